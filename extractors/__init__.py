@@ -1,0 +1,1 @@
+"""Bytes to evidence: documents, images, video and speech."""

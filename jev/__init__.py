@@ -1,0 +1,1 @@
+"""Self-hosted typed decisions."""

@@ -1,0 +1,1 @@
+"""DiffusionGemma in plain PyTorch: config, layers, cache, structured read, loaders."""

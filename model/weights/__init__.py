@@ -1,0 +1,1 @@
+"""Checkpoint formats: how tensors on disk become parameters."""

@@ -1,0 +1,52 @@
+"""The wire: requests, questions, answers and errors as pydantic models. Imports neither torch nor HTTP."""
+
+from jev.schemas.errors import ErrorBody, ErrorDetail, Issue, IssueList, issues_of
+from jev.schemas.parse import BadRequestError, parse_json, parse_request
+from jev.schemas.questions import MAX_LEVELS, MAX_OPTIONS, Choice, Noul, NoulCriteria, Question, Score
+from jev.schemas.request import ATTACHMENT_FIELDS, MAX_QUESTIONS, MAX_SAMPLES, Asset, SystemOneRequest
+from jev.schemas.response import (
+    Answer,
+    ChoiceAnswer,
+    ModelInfo,
+    ModelList,
+    NoulAnswer,
+    ScoreAnswer,
+    SystemOneResponse,
+    Usage,
+    Warning,
+)
+from jev.schemas.text import Text, render_text
+
+__all__ = [
+    "ATTACHMENT_FIELDS",
+    "MAX_LEVELS",
+    "MAX_OPTIONS",
+    "MAX_QUESTIONS",
+    "MAX_SAMPLES",
+    "Answer",
+    "Asset",
+    "BadRequestError",
+    "Choice",
+    "ChoiceAnswer",
+    "ErrorBody",
+    "ErrorDetail",
+    "Issue",
+    "IssueList",
+    "ModelInfo",
+    "ModelList",
+    "Noul",
+    "NoulAnswer",
+    "NoulCriteria",
+    "Question",
+    "Score",
+    "ScoreAnswer",
+    "SystemOneRequest",
+    "SystemOneResponse",
+    "Text",
+    "Usage",
+    "Warning",
+    "issues_of",
+    "parse_json",
+    "parse_request",
+    "render_text",
+]

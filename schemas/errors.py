@@ -1,0 +1,59 @@
+"""Error bodies: a list of issues for a bad request, a type and a message for anything else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import BaseModel, ValidationError
+
+QUESTION_TYPES = frozenset({"noul", "choice", "score"})
+
+
+class Issue(BaseModel):
+    """One thing wrong with a request body; `loc` is the path to it and starts with "body"."""
+
+    loc: list[str | int]
+    msg: str
+    type: str
+
+
+class IssueList(BaseModel):
+    """The body of a 422."""
+
+    detail: list[Issue]
+
+
+class ErrorDetail(BaseModel):
+    """What went wrong, for programs (`error_type`) and for people (`message`)."""
+
+    error_type: str
+    message: str
+
+
+class ErrorBody(BaseModel):
+    """The body of every other error."""
+
+    detail: ErrorDetail
+
+
+def issues_of(error: ValidationError, prefix: Sequence[str | int] = ("body",)) -> list[Issue]:
+    """Turn a pydantic error into issues whose `loc` is the path in the JSON the caller sent.
+
+    Input values are left out: they may be large or private.
+    """
+    issues: list[Issue] = []
+    for row in error.errors(include_url=False, include_context=False, include_input=False):
+        loc = _wire_path(row["loc"])
+        message = row["msg"].removeprefix("Value error, ")
+        issues.append(Issue(loc=[*prefix, *loc], msg=message, type=row["type"]))
+    return issues
+
+
+def _wire_path(loc: tuple[int | str, ...]) -> list[int | str]:
+    """Drop what pydantic adds to a path: union tags, and `[key]` behind a bad key."""
+    path = list(loc)
+    if len(path) > 2 and path[0] == "questions" and path[2] in QUESTION_TYPES:
+        del path[2]
+    if path and path[0] in ("samples", "diagnostics"):
+        del path[1:]
+    return [part for part in path if part != "[key]"]
