@@ -15,9 +15,15 @@ _TEXT_SCHEMA: dict[str, Any] = {
 
 
 def _check_text(value: object) -> object:
-    if isinstance(value, (str, dict, list)):
-        return value
-    raise PydanticCustomError("text_type", "Input should be a string, an object or an array")
+    if not isinstance(value, (str, dict, list)):
+        raise PydanticCustomError("text_type", "Input should be a string, an object or an array")
+    try:
+        render_text(value).encode()
+    except (ValueError, TypeError, RecursionError) as error:
+        # An infinite number (1e999), a lone surrogate, or a Python value that JSON does not have.
+        reason = str(error)[:200]
+        raise PydanticCustomError("text_invalid", "Input cannot be sent: {reason}", {"reason": reason}) from None
+    return value
 
 
 Text: TypeAlias = Annotated[
