@@ -1,0 +1,205 @@
+"""The checkpoint's `config.json` as frozen dataclasses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from jev.model.errors import CheckpointError
+
+LayerKind = Literal["sliding_attention", "full_attention"]
+
+_DEFAULT_ROPE: dict[str, dict[str, Any]] = {
+    "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+    "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1_000_000.0},
+}
+
+
+@dataclass(frozen=True)
+class LayerConfig:
+    """What may differ from layer to layer."""
+
+    kind: LayerKind
+    head_dim: int
+    num_key_value_heads: int
+
+    @property
+    def sliding(self) -> bool:
+        """Whether the layer attends within a window."""
+        return self.kind == "sliding_attention"
+
+
+@dataclass(frozen=True)
+class RopeConfig:
+    """Rotary embedding of one layer kind; `fraction` of the head's pairs rotate, the rest do not."""
+
+    theta: float
+    fraction: float
+
+
+@dataclass(frozen=True)
+class TextConfig:
+    """The text backbone (fact sheet names of `text_config`)."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_attention_heads: int
+    sliding_window: int
+    num_experts: int
+    top_k_experts: int
+    moe_intermediate_size: int
+    rms_norm_eps: float
+    final_logit_softcapping: float
+    max_position_embeddings: int
+    layers: tuple[LayerConfig, ...]
+    rope: Mapping[str, RopeConfig]
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The whole checkpoint: text backbone, canvas and special ids; `raw` is the file as read."""
+
+    text: TextConfig
+    canvas_length: int
+    image_token_id: int | None
+    eos_token_ids: tuple[int, ...]
+    raw: Mapping[str, Any] = field(repr=False, compare=False)
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> ModelConfig:
+        """Read `config.json` (and the end-of-sequence set of `generation_config.json`, which wins).
+
+        Raises:
+            CheckpointError: for a missing or unreadable file, or a config this model cannot run.
+
+        """
+        raw = read_json(folder / "config.json")
+        generation_file = folder / "generation_config.json"
+        generation = read_json(generation_file) if generation_file.exists() else {}
+        return cls.from_dict(raw, generation)
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any], generation: Mapping[str, Any] | None = None) -> ModelConfig:
+        """Build from decoded JSON; see `from_folder`."""
+        if raw.get("model_type") != "diffusion_gemma":
+            raise CheckpointError(
+                f"config.json: model_type is {raw.get('model_type')!r}, expected 'diffusion_gemma'"
+            )
+        text = raw.get("text_config")
+        if not isinstance(text, Mapping):
+            raise CheckpointError("config.json: text_config is missing")
+        eos = (generation or {}).get("eos_token_id", raw.get("eos_token_id", 1))
+        return cls(
+            text=_text_config(text),
+            canvas_length=_integer(raw, "canvas_length"),
+            image_token_id=raw.get("image_token_id"),
+            eos_token_ids=tuple(eos) if isinstance(eos, list) else (int(eos),),
+            raw=raw,
+        )
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file, with a `CheckpointError` that names it when that fails."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(f"{path.name} is missing in {path.parent}") from None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from None
+
+
+def _integer(raw: Mapping[str, Any], key: str, default: int | None = None) -> int:
+    value = raw.get(key, default)
+    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+        raise CheckpointError(f"config.json: {key} must be a positive integer, not {value!r}")
+    return value
+
+
+def _text_config(raw: Mapping[str, Any]) -> TextConfig:
+    if raw.get("hidden_activation", "gelu_pytorch_tanh") != "gelu_pytorch_tanh":
+        raise CheckpointError(f"config.json: hidden_activation {raw['hidden_activation']!r} is not supported")
+    if raw.get("attention_bias"):
+        raise CheckpointError("config.json: attention_bias is not supported")
+    if raw.get("use_bidirectional_attention") == "all":
+        raise CheckpointError("config.json: use_bidirectional_attention 'all' is not supported")
+    if not raw.get("tie_word_embeddings", True):
+        raise CheckpointError("config.json: untied word embeddings are not supported")
+    rope = {
+        kind: RopeConfig(
+            theta=float(values["rope_theta"]),
+            fraction=float(values.get("partial_rotary_factor", 1.0))
+            if values.get("rope_type") == "proportional"
+            else 1.0,
+        )
+        for kind, values in (raw.get("rope_parameters") or _DEFAULT_ROPE).items()
+    }
+    config = TextConfig(
+        vocab_size=_integer(raw, "vocab_size"),
+        hidden_size=_integer(raw, "hidden_size"),
+        intermediate_size=_integer(raw, "intermediate_size"),
+        num_attention_heads=_integer(raw, "num_attention_heads"),
+        sliding_window=_integer(raw, "sliding_window"),
+        num_experts=_integer(raw, "num_experts"),
+        top_k_experts=_integer(raw, "top_k_experts"),
+        moe_intermediate_size=_integer(raw, "moe_intermediate_size"),
+        rms_norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
+        final_logit_softcapping=float(raw.get("final_logit_softcapping", 30.0)),
+        max_position_embeddings=_integer(raw, "max_position_embeddings", 131_072),
+        layers=_layers(raw),
+        rope=rope,
+    )
+    if config.top_k_experts > config.num_experts:
+        raise CheckpointError(
+            f"config.json: top_k_experts {config.top_k_experts} is over num_experts {config.num_experts}"
+        )
+    for layer in config.layers:
+        if config.num_attention_heads % layer.num_key_value_heads:
+            raise CheckpointError(
+                f"config.json: {config.num_attention_heads} attention heads cannot share "
+                f"{layer.num_key_value_heads} key/value heads"
+            )
+    return config
+
+
+def _layers(raw: Mapping[str, Any]) -> tuple[LayerConfig, ...]:
+    """One config a layer, from either form of the file.
+
+    As published, `global_head_dim` and `num_global_key_value_heads` speak of all full layers; as
+    re-saved by transformers, `per_layer_config` names the layers that differ, and it alone counts.
+    """
+    count = _integer(raw, "num_hidden_layers")
+    kinds = list(
+        raw.get("layer_types")
+        or ["full_attention" if i % 6 == 5 else "sliding_attention" for i in range(count)]
+    )
+    if len(kinds) != count:
+        raise CheckpointError(f"config.json: {len(kinds)} layer_types for {count} layers")
+    kinds[-1] = "full_attention"  # as transformers forces it
+    head_dim = _integer(raw, "head_dim", 256)
+    kv_heads = _integer(raw, "num_key_value_heads")
+    overrides: Mapping[str, Mapping[str, Any]]
+    if "per_layer_config" in raw:
+        overrides = {str(index): values for index, values in (raw["per_layer_config"] or {}).items()}
+    else:
+        full = {
+            "head_dim": _integer(raw, "global_head_dim", 512),
+            "num_key_value_heads": raw.get("num_global_key_value_heads") or kv_heads,
+        }
+        overrides = {str(i): full for i, kind in enumerate(kinds) if kind == "full_attention"}
+    layers = []
+    for index, kind in enumerate(kinds):
+        if kind not in _DEFAULT_ROPE:
+            raise CheckpointError(f"config.json: layer type {kind!r} is not supported")
+        values = overrides.get(str(index), {})
+        layers.append(
+            LayerConfig(
+                kind=kind,
+                head_dim=_integer(values, "head_dim", head_dim),
+                num_key_value_heads=_integer(values, "num_key_value_heads", kv_heads),
+            )
+        )
+    return tuple(layers)

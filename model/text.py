@@ -1,0 +1,118 @@
+"""The DiffusionGemma text backbone: one stack of layers, run causally over a prompt (encoder) and
+bidirectionally over a canvas (decoder). Both share every weight but one scalar per layer.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from jev.model.attention import Attend, Attention
+from jev.model.config import LayerConfig, TextConfig
+from jev.model.layers import GatedMLP, RMSNorm, rms_norm
+from jev.model.moe import Experts, Router
+
+
+class Layer(nn.Module):
+    """Attention, then a dense MLP beside a mixture of experts, each between two norms."""
+
+    def __init__(self, config: TextConfig, layer: LayerConfig) -> None:
+        super().__init__()
+        hidden, eps = config.hidden_size, config.rms_norm_eps
+        self.input_layernorm = RMSNorm(hidden, eps)
+        self.self_attn = Attention(config, layer)
+        self.post_attention_layernorm = RMSNorm(hidden, eps)
+        self.pre_feedforward_layernorm = RMSNorm(hidden, eps)
+        self.mlp = GatedMLP(hidden, config.intermediate_size)
+        self.post_feedforward_layernorm_1 = RMSNorm(hidden, eps)
+        self.router = Router(config)
+        self.pre_feedforward_layernorm_2 = RMSNorm(hidden, eps)
+        self.experts = Experts(config)
+        self.post_feedforward_layernorm_2 = RMSNorm(hidden, eps)
+        self.post_feedforward_layernorm = RMSNorm(hidden, eps)
+        self.layer_scalar = nn.Parameter(torch.empty(1))
+        self.encoder_layer_scalar = nn.Parameter(torch.empty(1))
+
+    def forward(
+        self,
+        x: Tensor,
+        canvas: Tensor,
+        rope: tuple[Tensor, Tensor],
+        attend: Attend,
+        rows: Tensor | None = None,
+    ) -> Tensor:
+        """One layer over packed rows x [N, hidden]; `canvas` [N] bool marks decoder rows.
+
+        With `rows` (int64 [S]) only those rows are computed past the keys and values, and the
+        result is [S, hidden].
+        """
+        h = self.input_layernorm(x)
+        attended = self.self_attn(h, rope, attend, rows)
+        if rows is not None:
+            x, canvas = x[rows], canvas[rows]
+        x1 = x + self.post_attention_layernorm(attended)
+        a = self.post_feedforward_layernorm_1(self.mlp(self.pre_feedforward_layernorm(x1)))
+        b = self.post_feedforward_layernorm_2(
+            self.experts(self.pre_feedforward_layernorm_2(x1), *self.router(x1))
+        )
+        y = x1 + self.post_feedforward_layernorm(a + b)
+        return y * torch.where(canvas[:, None], self.layer_scalar, self.encoder_layer_scalar)
+
+
+class SelfConditioning(GatedMLP):
+    """Turns the previous step's soft embedding [C, hidden] into a signal added to the canvas."""
+
+    def __init__(self, config: TextConfig) -> None:
+        super().__init__(config.hidden_size, config.intermediate_size)
+        self.pre_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map soft embeddings [C, hidden] to the signal [C, hidden]."""
+        return super().forward(self.pre_norm(x))
+
+
+class TextModel(nn.Module):
+    """Embedding, layers, final norm and the tied, soft-capped output projection."""
+
+    def __init__(self, config: TextConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.self_conditioning = SelfConditioning(config)
+        self.layers = nn.ModuleList(Layer(config, layer) for layer in config.layers)
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+
+    @property
+    def embedding_scale(self) -> Tensor:
+        """sqrt(hidden), rounded to the weights' dtype (53.0 in bf16 for hidden 2816)."""
+        return torch.tensor(math.sqrt(self.config.hidden_size)).to(self.embed_tokens.weight)
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Prompt embeddings [N, hidden] of int64 ids [N]."""
+        return self.embed_tokens(ids) * self.embedding_scale
+
+    def embed_canvas(self, ids: Tensor, previous: Tensor | None = None) -> Tensor:
+        """Canvas embeddings [C, hidden] of int64 ids [C].
+
+        `previous` is the last step's temperature-scaled logits [C, vocab]; None (the first step)
+        means no signal at all, which is not the same as all-zero logits. The scaleless norm
+        applies either way.
+        """
+        x = self.embed(ids)
+        if previous is not None:
+            table = self.embed_tokens.weight
+            soft = torch.softmax(previous.to(table.dtype).float(), dim=-1).to(table.dtype) @ table
+            x = x + self.self_conditioning(soft * self.embedding_scale)
+        return rms_norm(x, None, self.config.rms_norm_eps)
+
+    def project(self, hidden: Tensor, ids: Tensor | None = None) -> Tensor:
+        """Logits fp32 of last-layer rows [S, hidden] over the rows `ids` [U] of the tied embedding.
+
+        Returns [S, U], or [S, vocab] for ids None: cap * tanh(x / cap).
+        """
+        table = self.embed_tokens.weight if ids is None else self.embed_tokens.weight[ids]
+        cap = self.config.final_logit_softcapping
+        return cap * torch.tanh(F.linear(self.norm(hidden), table).float() / cap)

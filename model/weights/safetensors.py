@@ -1,0 +1,137 @@
+"""Safetensors checkpoints with Hugging Face names, in one file or in shards, read through a memory map."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from jev.model.config import read_json
+from jev.model.errors import CheckpointError
+from jev.model.weights.int8 import SCALE_SUFFIX, dequantize_rows, quantize_rows
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+
+VISION = ("model.encoder.vision_tower.", "model.encoder.embed_vision.")
+"""Tensors that a text model leaves where they are."""
+
+_DECODER = "model.decoder."
+_ENCODER_LAYERS = "model.encoder.language_model.layers."
+_ENCODER_SCALAR = ".layer_scalar"
+
+
+def hf_name(name: str) -> str:
+    """The checkpoint's name of a parameter of `TextModel`."""
+    if name.endswith(".encoder_layer_scalar"):
+        return _ENCODER_LAYERS + name.removeprefix("layers.").replace("encoder_layer_scalar", "layer_scalar")
+    return _DECODER + name
+
+
+class TensorFiles:
+    """The tensors of a checkpoint folder by name, opened lazily, one memory map a file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        index = folder / INDEX
+        if index.exists():
+            weight_map = read_json(index).get("weight_map")
+            if not isinstance(weight_map, Mapping):
+                raise CheckpointError(f"{INDEX}: weight_map is missing")
+            self.files: dict[str, str] = dict(weight_map)
+        else:
+            self.files = dict.fromkeys(self._open(SINGLE).keys(), SINGLE)
+        self._opened: dict[str, safe_open] = {}
+
+    def _open(self, file: str) -> safe_open:
+        path = self.folder / file
+        if not path.is_file():
+            raise CheckpointError(f"{file} is missing in {self.folder}")
+        try:
+            return safe_open(path, framework="pt")
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(f"{path} is damaged or not a safetensors file: {error}") from None
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.files
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.files)
+
+    def shape(self, name: str) -> list[int]:
+        """The stored shape, from the file's header alone."""
+        return self._read(name, lambda f: f.get_slice(name).get_shape())
+
+    def tensor(self, name: str, dtype: torch.dtype, device: str | torch.device) -> Tensor:
+        """Load one tensor as `dtype`, decoding int8 rows where the file has them."""
+        value = self._read(name, lambda f: f.get_tensor(name))
+        if value.dtype == torch.int8:
+            if name + SCALE_SUFFIX not in self:
+                raise CheckpointError(f"tensor {name} is int8 but {name + SCALE_SUFFIX} is missing")
+            value = dequantize_rows(value, self.tensor(name + SCALE_SUFFIX, torch.float32, "cpu"))
+        if not value.is_floating_point():
+            raise CheckpointError(f"tensor {name} has type {value.dtype}, expected floating point")
+        return value.to(device=device, dtype=dtype)
+
+    def _read(self, name: str, read):
+        file = self.files[name]
+        if file not in self._opened:
+            self._opened[file] = self._open(file)
+        try:
+            return read(self._opened[file])
+        except SafetensorError as error:
+            raise CheckpointError(f"tensor {name} cannot be read from {file}: {error}") from None
+
+
+def load_tensors(
+    folder: Path, shapes: Mapping[str, torch.Size], dtype: torch.dtype, device: str | torch.device
+) -> dict[str, Tensor]:
+    """Load the tensors of `TextModel` named in `shapes`; vision tensors are left alone.
+
+    Raises:
+        CheckpointError: naming the first tensor that is missing, has another shape, or is not part
+            of this architecture.
+
+    """
+    files = TensorFiles(folder)
+    wanted = {hf_name(name): name for name in shapes}
+    missing = [name for name in wanted if name not in files]
+    if missing:
+        raise CheckpointError(f"tensor {missing[0]} is missing{_and_more(missing)} in {folder}")
+    extra = [
+        name
+        for name in files
+        if name.removesuffix(SCALE_SUFFIX) not in wanted and not name.startswith(VISION)
+    ]
+    if extra:
+        raise CheckpointError(f"tensor {extra[0]}{_and_more(extra)} is not part of this model, in {folder}")
+    for stored, name in wanted.items():
+        if files.shape(stored) != list(shapes[name]):
+            raise CheckpointError(
+                f"tensor {stored} has shape {files.shape(stored)}, expected {list(shapes[name])}"
+            )
+    return {name: files.tensor(stored, dtype, device) for stored, name in wanted.items()}
+
+
+def _and_more(names: list[str]) -> str:
+    return f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+
+
+def save_checkpoint(
+    tensors: Mapping[str, Tensor], path: Path, *, int8: bool = False, dtype: torch.dtype | None = None
+) -> None:
+    """Write parameters of `TextModel` to one safetensors file under their Hugging Face names.
+
+    With `int8` every matrix (two or more dimensions) is stored as int8 rows, the rest as fp32.
+    """
+    stored: dict[str, Tensor] = {}
+    for name, value in tensors.items():
+        if int8 and value.dim() > 1:
+            stored[hf_name(name)], stored[hf_name(name) + SCALE_SUFFIX] = quantize_rows(value)
+        else:
+            stored[hf_name(name)] = value.to(dtype or value.dtype).contiguous()
+    save_file(stored, path, metadata={"format": "pt"})
