@@ -1,0 +1,141 @@
+"""Request -> plan, isolated layout: one branch and one canvas for every question."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jev.errors import InvalidRequestError
+from jev.labels import Label, Labels
+from jev.model.template import Template
+from jev.model.tokenizer import Tokenizer
+from jev.plan import Group, NoiseSource, Plan, Slot, Unit, alternatives, content_key
+from jev.schemas import Choice, Noul, Question, SystemOneRequest, render_text
+from jev.wording import instructions_text, label_lines, system_text
+
+
+@dataclass(frozen=True)
+class PromptContext:
+    """What prompts are built with: the loaded checkpoint's tokenizer, layout, labels and limits.
+
+    Attributes:
+        vocab_size: ids that slot noise is drawn from.
+        canvas_length: widest canvas of the checkpoint.
+        max_context: most prompt and canvas rows of one read.
+        max_request_tokens: most prompt and canvas rows of one request over all its questions.
+
+    """
+
+    tokenizer: Tokenizer
+    template: Template
+    labels: Labels
+    vocab_size: int
+    canvas_length: int
+    max_context: int
+    max_request_tokens: int
+
+
+def plan_isolated(request: SystemOneRequest, context: PromptContext) -> Plan:
+    """Lay every question of `request` on a branch and canvas of its own.
+
+    Raises:
+        InvalidRequestError: when a question cannot be labelled, or state and question do not fit.
+
+    """
+    check_length(request, context)
+    template = context.template
+    prefix = template.open_user(system_text(request.instructions), render_text(request.state))
+    groups = []
+    for name, question in request.questions.items():
+        if alternatives(question) == 1:
+            continue
+        units = tuple(
+            _unit(name, question, order, prefix, request.seed, context)
+            for order in rotations(question, request.permutations)
+        )
+        groups.append(Group(units, (name,)))
+    units = [unit for group in groups for unit in group.units]
+    branches = sum(len(unit.branch) for unit in units)
+    canvases = sum(len(unit.canvas) for unit in units)
+    if units:
+        longest = max(len(unit.branch) + len(unit.canvas) for unit in units)
+        check_fit(len(prefix) + longest, context.max_context, "the state with its longest question")
+        check_fit(len(prefix) + branches + canvases, context.max_request_tokens, "the whole request")
+    return Plan(request, tuple(groups), len(prefix) + branches, canvases)
+
+
+def rotations(question: Question, permutations: int) -> list[tuple[int, ...]]:
+    """Orders in which the alternatives are listed: for a choice up to `permutations` rotations.
+
+    A choice of n options has n rotations; fewer are spread evenly over them.
+    """
+    count = alternatives(question)
+    times = min(permutations, count) if isinstance(question, Choice) else 1
+    shifts = [count * turn // times for turn in range(times)]
+    return [tuple((index + shift) % count for index in range(count)) for shift in shifts]
+
+
+def labels_for(name: str, question: Question, labels: Labels) -> Sequence[Label]:
+    """The label tokens of a question, one for each alternative."""
+    count = alternatives(question)
+    pool = (
+        labels.noul
+        if isinstance(question, Noul)
+        else labels.choice
+        if isinstance(question, Choice)
+        else labels.score
+    )
+    if count > len(pool):
+        raise InvalidRequestError.at(
+            "questions",
+            name,
+            "criteria",
+            msg=f"{count} options, but this model's tokenizer has labels for {len(pool)}",
+        )
+    return pool[:count]
+
+
+def check_fit(needed: int, limit: int, what: str) -> None:
+    """Refuse what is longer than `limit` tokens, naming both numbers."""
+    if needed > limit:
+        raise InvalidRequestError.at(
+            "state",
+            msg=f"Too long: {what} needs {needed} tokens, the limit is {limit}",
+            type="tokens_exceeded",
+        )
+
+
+def check_length(request: SystemOneRequest, context: PromptContext) -> None:
+    """Refuse text that is too long however it is tokenised, before paying for tokenising it."""
+    characters = len(render_text(request.state)) + len(render_text(request.instructions or ""))
+    at_least = -(-characters // context.tokenizer.longest)
+    if at_least > context.max_context:
+        check_fit(at_least, context.max_context, "the state (at the very least)")
+    for question in request.questions.values():
+        characters += len(instructions_text(question))
+        count = alternatives(question)
+        characters += sum(map(len, label_lines(question, [""] * count, range(count))))
+    at_least = -(-characters // context.tokenizer.longest)
+    check_fit(at_least, context.max_request_tokens, "the whole request (at the very least)")
+
+
+def _unit(
+    name: str,
+    question: Question,
+    order: tuple[int, ...],
+    prefix: tuple[int, ...],
+    seed: int,
+    context: PromptContext,
+) -> Unit:
+    labels = labels_for(name, question, context.labels)
+    lines = "\n".join(label_lines(question, [label.text for label in labels], order))
+    text = f"\n\nQuestion: {instructions_text(question)}\n{lines}\nAnswer with one label."
+    branch = (*context.tokenizer.encode(text), *context.template.answer_turn)
+    thought = context.template.empty_thought
+    return Unit(
+        prefix=prefix,
+        branch=branch,
+        canvas=(*thought, context.template.pad, context.template.turn_end),
+        slots=(Slot(name, len(thought), tuple(label.id for label in labels), order),),
+        noise=NoiseSource(context.vocab_size, seed, content_key(branch)),
+    )

@@ -1,0 +1,80 @@
+"""Text to ids and back. Text is always plain text here: control tokens exist only by name."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import tokenizers
+
+from jev.model.config import read_json
+from jev.model.errors import CheckpointError
+
+_CONTROL = re.compile(
+    r"<\|.*|.*\|>|<(pad|eos|bos|unk|mask)>|<unused\d+>|<(start|end)_of_\w+>|\[multimodal\]|\[@BOS@\]"
+)
+"""Added tokens that structure a prompt, whether or not the file calls them special."""
+
+
+class Tokenizer:
+    """A checkpoint's `tokenizer.json`, unable to produce control tokens from text.
+
+    Attributes:
+        longest: characters of the longest token; text of n characters has at least n / longest
+            tokens, which bounds a text's length before it is encoded.
+
+    """
+
+    def __init__(self, spec: dict) -> None:
+        try:
+            added = spec.get("added_tokens") or []
+            self.control = {one["content"]: one["id"] for one in added if _is_control(one)}
+            for one in added:
+                one["special"] = one["content"] in self.control
+            self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(spec))
+        except Exception as error:
+            raise CheckpointError(f"tokenizer.json cannot be used: {error}") from None
+        # Special tokens in text are split like any other text.
+        self._tokenizer.encode_special_tokens = True
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        vocabulary = self._tokenizer.get_vocab()
+        self.vocab_size = max(vocabulary.values()) + 1
+        self.longest = max(map(len, vocabulary))
+        self._check_control()
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> Tokenizer:
+        """Load `tokenizer.json` from a checkpoint folder."""
+        return cls(read_json(folder / "tokenizer.json"))
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of `text`, every character of it read as text."""
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of `ids`, control tokens included."""
+        return self._tokenizer.decode(list(ids), skip_special_tokens=False)
+
+    def control_id(self, name: str) -> int:
+        """The id of a control token such as `<|turn>`."""
+        if name not in self.control:
+            raise CheckpointError(f"tokenizer.json has no control token {name}")
+        return self.control[name]
+
+    def single(self, text: str) -> int | None:
+        """The id of `text` if it is exactly one token that decodes to it, else None."""
+        ids = self.encode(text)
+        return ids[0] if len(ids) == 1 and self.decode(ids) == text else None
+
+    def _check_control(self) -> None:
+        ids = set(self.control.values())
+        for content in self.control:
+            if ids.intersection(self.encode(content)):
+                raise CheckpointError(f"tokenizer.json turns the text {content!r} into a control token")
+
+
+def _is_control(added: dict) -> bool:
+    return bool(added.get("special")) or _CONTROL.fullmatch(added["content"]) is not None
