@@ -93,13 +93,16 @@ class ModelConfig:
         if not isinstance(text, Mapping):
             raise CheckpointError("config.json: text_config is missing")
         eos = (generation or {}).get("eos_token_id", raw.get("eos_token_id", 1))
-        return cls(
-            text=_text_config(text),
-            canvas_length=_integer(raw, "canvas_length"),
-            image_token_id=raw.get("image_token_id"),
-            eos_token_ids=tuple(eos) if isinstance(eos, list) else (int(eos),),
-            raw=raw,
-        )
+        try:
+            return cls(
+                text=_text_config(text),
+                canvas_length=_integer(raw, "canvas_length"),
+                image_token_id=raw.get("image_token_id"),
+                eos_token_ids=tuple(eos) if isinstance(eos, list) else (int(eos),),
+                raw=raw,
+            )
+        except (AttributeError, KeyError, TypeError) as error:
+            raise CheckpointError(f"config.json has a value of the wrong kind: {error!r}") from None
 
 
 def read_json(path: Path) -> Any:
@@ -172,7 +175,7 @@ def _layers(raw: Mapping[str, Any]) -> tuple[LayerConfig, ...]:
     re-saved by transformers, `per_layer_config` names the layers that differ, and it alone counts.
     """
     count = _integer(raw, "num_hidden_layers")
-    kinds = list(
+    kinds: list[Any] = list(
         raw.get("layer_types")
         or ["full_attention" if i % 6 == 5 else "sliding_attention" for i in range(count)]
     )

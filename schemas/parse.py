@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, cast
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
@@ -72,9 +72,9 @@ def _unknown_fields(data: dict[str, Any]) -> Iterator[Warning]:
         yield from _unknown(question, _QUESTION_MODELS[question["type"]], ["questions", key])
         if question["type"] == "noul" and isinstance(question.get("criteria"), dict):
             yield from _unknown(question["criteria"], NoulCriteria, ["questions", key, "criteria"])
-    for key, asset in (data.get("assets") or {}).items():
-        if isinstance(asset, dict):
-            yield from _unknown(asset, Asset, ["assets", key])
+    assets = cast(dict[str, Any], data.get("assets") or {})
+    for key, asset in assets.items():
+        yield from _unknown(asset, Asset, ["assets", key])
 
 
 def _unknown(given: dict[str, Any], model: type[BaseModel], at: list[str | int]) -> Iterator[Warning]:

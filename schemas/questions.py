@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeAlias, overload
+from typing import Annotated, Any, Literal, TypeAlias, cast, overload
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -90,9 +90,10 @@ class Choice(BaseModel):
         _place(args, fields)
         criteria = fields.get("criteria")
         if args and isinstance(criteria, (list, tuple)):
-            if len(set(criteria)) != len(criteria):
-                raise ValueError(f"the options of a choice must differ, got {list(criteria)!r}")
-            fields["criteria"] = dict.fromkeys(criteria)
+            names = cast(Sequence[str], criteria)
+            if len(set(names)) != len(names):
+                raise ValueError(f"the options of a choice must differ, got {list(names)!r}")
+            fields["criteria"] = dict.fromkeys(names)
         super().__init__(**fields)
 
 

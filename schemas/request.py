@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, field_validator, model_validator
 
@@ -85,9 +85,10 @@ class SystemOneRequest(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _drop_nulls(cls, data: Any) -> Any:
-        if isinstance(data, dict):
-            return {k: v for k, v in data.items() if v is not None or k in ("state", "questions")}
-        return data
+        if not isinstance(data, dict):
+            return data
+        given = cast(dict[str, Any], data)
+        return {k: v for k, v in given.items() if v is not None or k in ("state", "questions")}
 
     @field_validator("steps")
     @classmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias, cast
 
 from pydantic import BeforeValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
@@ -14,7 +14,7 @@ _TEXT_SCHEMA: dict[str, Any] = {
 }
 
 
-def _check_text(value: object) -> object:
+def _check_text(value: Any) -> Any:
     if not isinstance(value, (str, dict, list)):
         raise PydanticCustomError("text_type", "Input should be a string, an object or an array")
     try:
@@ -23,7 +23,7 @@ def _check_text(value: object) -> object:
         # An infinite number (1e999), a lone surrogate, or a Python value that JSON does not have.
         reason = str(error)[:200]
         raise PydanticCustomError("text_invalid", "Input cannot be sent: {reason}", {"reason": reason}) from None
-    return value
+    return cast(Any, value)
 
 
 Text: TypeAlias = Annotated[
