@@ -85,6 +85,9 @@ class ModelConfig:
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any], generation: Mapping[str, Any] | None = None) -> ModelConfig:
         """Build from decoded JSON; see `from_folder`."""
+        generation = {} if generation is None else generation
+        if not isinstance(raw, Mapping) or not isinstance(generation, Mapping):
+            raise CheckpointError("config.json: expected an object, here and in generation_config.json")
         if raw.get("model_type") != "diffusion_gemma":
             raise CheckpointError(
                 f"config.json: model_type is {raw.get('model_type')!r}, expected 'diffusion_gemma'"
@@ -92,17 +95,13 @@ class ModelConfig:
         text = raw.get("text_config")
         if not isinstance(text, Mapping):
             raise CheckpointError("config.json: text_config is missing")
-        eos = (generation or {}).get("eos_token_id", raw.get("eos_token_id", 1))
-        try:
-            return cls(
-                text=_text_config(text),
-                canvas_length=_integer(raw, "canvas_length"),
-                image_token_id=raw.get("image_token_id"),
-                eos_token_ids=tuple(eos) if isinstance(eos, list) else (int(eos),),
-                raw=raw,
-            )
-        except (AttributeError, KeyError, TypeError) as error:
-            raise CheckpointError(f"config.json has a value of the wrong kind: {error!r}") from None
+        return cls(
+            text=_text_config(text),
+            canvas_length=_integer(raw, "canvas_length"),
+            image_token_id=raw.get("image_token_id"),
+            eos_token_ids=_token_ids(_first(generation.get("eos_token_id"), raw.get("eos_token_id"), 1)),
+            raw=raw,
+        )
 
 
 def read_json(path: Path) -> Any:
@@ -122,6 +121,33 @@ def _integer(raw: Mapping[str, Any], key: str, default: int | None = None) -> in
     return value
 
 
+def _number(raw: Mapping[str, Any], key: str, default: float) -> float:
+    value = raw.get(key, default)
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not value > 0:
+        raise CheckpointError(f"config.json: {key} must be a positive number, not {value!r}")
+    return float(value)
+
+
+def _mapping(value: Any, key: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise CheckpointError(f"config.json: {key} must be an object, not {value!r}")
+    return value
+
+
+def _first(*values: Any) -> Any:
+    """The first value that is not null."""
+    return next(value for value in values if value is not None)
+
+
+def _token_ids(value: Any) -> tuple[int, ...]:
+    ids = value if isinstance(value, list) else [value]
+    if not ids or not all(isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in ids):
+        raise CheckpointError(
+            f"config.json: eos_token_id must be a token id or a list of them, not {value!r}"
+        )
+    return tuple(ids)
+
+
 def _text_config(raw: Mapping[str, Any]) -> TextConfig:
     if raw.get("hidden_activation", "gelu_pytorch_tanh") != "gelu_pytorch_tanh":
         raise CheckpointError(f"config.json: hidden_activation {raw['hidden_activation']!r} is not supported")
@@ -132,14 +158,13 @@ def _text_config(raw: Mapping[str, Any]) -> TextConfig:
     if not raw.get("tie_word_embeddings", True):
         raise CheckpointError("config.json: untied word embeddings are not supported")
     rope = {
-        kind: RopeConfig(
-            theta=float(values["rope_theta"]),
-            fraction=float(values.get("partial_rotary_factor", 1.0))
-            if values.get("rope_type") == "proportional"
-            else 1.0,
-        )
-        for kind, values in (raw.get("rope_parameters") or _DEFAULT_ROPE).items()
+        kind: _rope(_mapping(values, f"rope_parameters.{kind}"))
+        for kind, values in _mapping(raw.get("rope_parameters") or _DEFAULT_ROPE, "rope_parameters").items()
     }
+    layers = _layers(raw)
+    for layer in layers:
+        if layer.kind not in rope:
+            raise CheckpointError(f"config.json: rope_parameters has no entry for {layer.kind}")
     config = TextConfig(
         vocab_size=_integer(raw, "vocab_size"),
         hidden_size=_integer(raw, "hidden_size"),
@@ -149,10 +174,10 @@ def _text_config(raw: Mapping[str, Any]) -> TextConfig:
         num_experts=_integer(raw, "num_experts"),
         top_k_experts=_integer(raw, "top_k_experts"),
         moe_intermediate_size=_integer(raw, "moe_intermediate_size"),
-        rms_norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
-        final_logit_softcapping=float(raw.get("final_logit_softcapping", 30.0)),
+        rms_norm_eps=_number(raw, "rms_norm_eps", 1e-6),
+        final_logit_softcapping=_number(raw, "final_logit_softcapping", 30.0),
         max_position_embeddings=_integer(raw, "max_position_embeddings", 131_072),
-        layers=_layers(raw),
+        layers=layers,
         rope=rope,
     )
     if config.top_k_experts > config.num_experts:
@@ -168,6 +193,14 @@ def _text_config(raw: Mapping[str, Any]) -> TextConfig:
     return config
 
 
+def _rope(values: Mapping[str, Any]) -> RopeConfig:
+    if "rope_theta" not in values:
+        raise CheckpointError("config.json: rope_parameters has an entry without rope_theta")
+    proportional = values.get("rope_type") == "proportional"
+    fraction = _number(values, "partial_rotary_factor", 1.0) if proportional else 1.0
+    return RopeConfig(theta=_number(values, "rope_theta", 1.0), fraction=fraction)
+
+
 def _layers(raw: Mapping[str, Any]) -> tuple[LayerConfig, ...]:
     """One config a layer, from either form of the file.
 
@@ -175,10 +208,11 @@ def _layers(raw: Mapping[str, Any]) -> tuple[LayerConfig, ...]:
     re-saved by transformers, `per_layer_config` names the layers that differ, and it alone counts.
     """
     count = _integer(raw, "num_hidden_layers")
-    kinds: list[Any] = list(
-        raw.get("layer_types")
-        or ["full_attention" if i % 6 == 5 else "sliding_attention" for i in range(count)]
-    )
+    every_sixth = ["full_attention" if i % 6 == 5 else "sliding_attention" for i in range(count)]
+    kinds = raw.get("layer_types") or every_sixth
+    if not isinstance(kinds, list) or not all(isinstance(kind, str) for kind in kinds):
+        raise CheckpointError(f"config.json: layer_types must be a list of names, not {kinds!r}")
+    kinds = list(kinds)
     if len(kinds) != count:
         raise CheckpointError(f"config.json: {len(kinds)} layer_types for {count} layers")
     kinds[-1] = "full_attention"  # as transformers forces it
@@ -186,7 +220,8 @@ def _layers(raw: Mapping[str, Any]) -> tuple[LayerConfig, ...]:
     kv_heads = _integer(raw, "num_key_value_heads")
     overrides: Mapping[str, Mapping[str, Any]]
     if "per_layer_config" in raw:
-        overrides = {str(index): values for index, values in (raw["per_layer_config"] or {}).items()}
+        given = _mapping(raw["per_layer_config"] or {}, "per_layer_config")
+        overrides = {str(i): _mapping(values, f"per_layer_config.{i}") for i, values in given.items()}
     else:
         full = {
             "head_dim": _integer(raw, "global_head_dim", 512),
@@ -195,8 +230,8 @@ def _layers(raw: Mapping[str, Any]) -> tuple[LayerConfig, ...]:
         overrides = {str(i): full for i, kind in enumerate(kinds) if kind == "full_attention"}
     layers = []
     for index, kind in enumerate(kinds):
-        if kind not in _DEFAULT_ROPE:
-            raise CheckpointError(f"config.json: layer type {kind!r} is not supported")
+        if kind not in ("sliding_attention", "full_attention"):
+            raise CheckpointError(f"config.json: layer type {kind!r} in layer_types is not supported")
         values = overrides.get(str(index), {})
         layers.append(
             LayerConfig(

@@ -50,7 +50,7 @@ def write_tiny_checkpoint(
     `tokenizer_config.json` and either `model.safetensors` or `shards` files with an index. Names,
     shapes and layer kinds are those of the published model: every sixth layer and the last one
     attend fully and have no `v_proj`. Norms, scales and layer scalars are drawn around sane values
-    (the encoder's scalars differ from the decoder's), so that logits stay below about 5 and no
+    (the encoder's scalars differ from the decoder's), so that logits spread by about 1 and no
     weight is without effect.
 
     Args:

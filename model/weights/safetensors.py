@@ -39,9 +39,13 @@ class TensorFiles:
         self.folder = folder
         index = folder / INDEX
         if index.exists():
-            weight_map = read_json(index).get("weight_map")
+            content = read_json(index)
+            weight_map = content.get("weight_map") if isinstance(content, Mapping) else None
             if not isinstance(weight_map, Mapping):
                 raise CheckpointError(f"{INDEX}: weight_map is missing")
+            for name, file in weight_map.items():
+                if not isinstance(file, str) or Path(file).name != file:
+                    raise CheckpointError(f"{INDEX}: tensor {name} is in {file!r}, which is not a file name")
             self.files: dict[str, str] = dict(weight_map)
         else:
             self.files = dict.fromkeys(self._open(SINGLE).keys(), SINGLE)
@@ -72,7 +76,13 @@ class TensorFiles:
         if value.dtype == torch.int8:
             if name + SCALE_SUFFIX not in self:
                 raise CheckpointError(f"tensor {name} is int8 but {name + SCALE_SUFFIX} is missing")
-            value = dequantize_rows(value, self.tensor(name + SCALE_SUFFIX, torch.float32, "cpu"))
+            scale = self.tensor(name + SCALE_SUFFIX, torch.float32, "cpu")
+            if scale.shape != value.shape[:-1]:
+                raise CheckpointError(
+                    f"tensor {name + SCALE_SUFFIX} has shape {list(scale.shape)}, "
+                    f"expected {list(value.shape[:-1])}"
+                )
+            value = dequantize_rows(value, scale)
         if not value.is_floating_point():
             raise CheckpointError(f"tensor {name} has type {value.dtype}, expected floating point")
         return value.to(device=device, dtype=dtype)
