@@ -14,7 +14,6 @@ def softmax(logits: Sequence[float]) -> list[float]:
 
     Raises:
         ArithmeticError: for a logit that is not finite.
-
     """
     if not all(map(math.isfinite, logits)):
         raise ArithmeticError("the model gave a logit that is not finite")

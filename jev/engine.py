@@ -69,7 +69,6 @@ class Engine:
         description: one line for the model list.
         release_date: YYYY-MM-DD.
         has_vision: whether images can be read.
-
     """
 
     has_vision = False
@@ -130,7 +129,6 @@ class Engine:
 
         Raises:
             CheckpointError: one sentence naming the file, key or tensor that is wrong.
-
         """
         folder = embedded.path() if model is None else Path(model)
         torch_dtype = getattr(torch, dtype, None)
@@ -174,7 +172,6 @@ class Engine:
             NotFoundError: for a model that is not loaded.
             InvalidRequestError: for what cannot be asked of this model, naming the field.
             ModelUnavailableError: for images, when the model has no vision tower.
-
         """
         if request.model not in (*ALIASES, self.name):
             raise NotFoundError(f"No model named {request.model[:200]!r}; loaded: {self.name}")
@@ -201,7 +198,6 @@ class Engine:
 
         Raises:
             Cancelled: between two steps, once `cancelled()` is true.
-
         """
         started = time.perf_counter()
         run = Run(plan, cancelled)

@@ -145,7 +145,7 @@ class UnsupportedMediaTypeError(APIError):
 
 
 class RateLimitError(APIError):
-    """This key sends requests faster than its limit."""
+    """The key sends requests faster than its limit."""
 
     status = 429
     error_type = "rate_limit_error"

@@ -49,7 +49,6 @@ def plan_joint(request: SystemOneRequest, context: PromptContext) -> Plan:
     Raises:
         InvalidRequestError: for ids that cannot stand in a canvas, more than 26 options, labels
             that do not take exactly one row each, and what does not fit.
-
     """
     if request.permutations != 1:
         raise InvalidRequestError.at("permutations", msg="The joint layout reads one order only")

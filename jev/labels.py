@@ -29,7 +29,6 @@ class Labels:
         score: `0` to `9`.
         choice: `A`-`Z`, `a`-`z`, then two-letter upper-case combinations in alphabetical order as
             far as they are one token; at most 255.
-
     """
 
     noul: tuple[Label, ...]
@@ -42,7 +41,6 @@ class Labels:
 
         Raises:
             CheckpointError: naming the first label that is not one token of its own.
-
         """
         labels = cls(
             noul=_required(tokenizer, ("yes", "no")),

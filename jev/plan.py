@@ -24,7 +24,6 @@ class Slot:
         position: row in the canvas.
         labels: token ids, in the order the prompt lists the labels.
         order: for each label the alternative (yes/no, option or level index) it stands for.
-
     """
 
     question: str
@@ -43,7 +42,6 @@ class Unit:
         canvas: ids of all canvas rows; what stands at the slots is overwritten by noise.
         slots: the rows that are read.
         noise: what decides the noise together with the read number.
-
     """
 
     prefix: tuple[int, ...]
@@ -105,7 +103,6 @@ class Plan:
         groups: what is read; questions with a single alternative need no read and are in none.
         input_tokens: prompt tokens as billed, each prompt once however often it is read.
         output_tokens: canvas rows of one read.
-
     """
 
     request: SystemOneRequest

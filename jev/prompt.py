@@ -23,7 +23,6 @@ class PromptContext:
         canvas_length: widest canvas of the checkpoint.
         max_context: most prompt and canvas rows of one read.
         max_request_tokens: most prompt and canvas rows of one request over all its questions.
-
     """
 
     tokenizer: Tokenizer
@@ -40,7 +39,6 @@ def plan_isolated(request: SystemOneRequest, context: PromptContext) -> Plan:
 
     Raises:
         InvalidRequestError: when a question cannot be labelled, or state and question do not fit.
-
     """
     check_length(request, context)
     template = context.template

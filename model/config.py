@@ -75,7 +75,6 @@ class ModelConfig:
 
         Raises:
             CheckpointError: for a missing or unreadable file, or a config this model cannot run.
-
         """
         raw = read_json(folder / "config.json")
         generation_file = folder / "generation_config.json"

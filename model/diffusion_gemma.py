@@ -9,20 +9,24 @@ from torch import Tensor, nn
 
 from jev.model.cache import PrefixKV
 from jev.model.config import ModelConfig
-from jev.model.packed import Block, forward
+from jev.model.masks import ImageRule
+from jev.model.packed import Block, ImageSpan, forward
 from jev.model.text import TextModel
+from jev.model.vision import VisionTower
 
 PREFILL_ROWS = 512
 """Encoder rows a prefill step: enough to fill a matmul, few enough to stop between steps."""
 
 
 class DiffusionGemma(nn.Module):
-    """The text part of a DiffusionGemma checkpoint."""
+    """A DiffusionGemma checkpoint: the text backbone and, where it is loaded, the vision tower."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, *, image_rule: ImageRule = "diffusion_gemma") -> None:
         super().__init__()
         self.config = config
+        self.image_rule: ImageRule = image_rule
         self.text = TextModel(config.text)
+        self.vision: VisionTower | None = None
 
     @property
     def device(self) -> torch.device:
@@ -34,23 +38,46 @@ class DiffusionGemma(nn.Module):
         return PrefixKV.empty(self.config.text, self.text.embed_tokens.weight)
 
     def prefill_steps(
-        self, ids: Sequence[int], kv: PrefixKV | None = None, *, chunk: int = PREFILL_ROWS
+        self,
+        ids: Sequence[int],
+        kv: PrefixKV | None = None,
+        *,
+        chunk: int = PREFILL_ROWS,
+        images: Sequence[ImageSpan] = (),
     ) -> Iterator[PrefixKV]:
-        """Encode `ids` behind `kv`, `chunk` rows at a time, yielding the prefix after each step."""
+        """Encode `ids` behind `kv`, `chunk` rows at a time, yielding the prefix after each step.
+
+        An image's rows are never split over steps, so a step may be as long as an image.
+        """
         kv = kv or self.empty_prefix()
-        for start in range(0, len(ids), chunk):
+        start = 0
+        while start < len(ids):
+            end = min(start + chunk, len(ids))
+            end = max([end, *(image.end for image in images if image.start < end)])
+            within = [
+                ImageSpan(image.start - start, image.embeddings)
+                for image in images
+                if start <= image.start < end
+            ]
             with torch.inference_mode():
-                _, (rows,) = forward(self.text, [Block(kv, tokens=ids[start : start + chunk])])
+                block = Block(kv, tokens=ids[start:end], images=within)
+                _, (rows,) = forward(self.text, [block], rule=self.image_rule)
                 kv = kv.extended(self.config.text, rows)
             yield kv
+            start = end
 
     def prefill(
-        self, ids: Sequence[int] | Tensor, kv: PrefixKV | None = None, *, chunk: int | None = None
+        self,
+        ids: Sequence[int] | Tensor,
+        kv: PrefixKV | None = None,
+        *,
+        chunk: int | None = None,
+        images: Sequence[ImageSpan] = (),
     ) -> PrefixKV:
         """Encode ids [n] causally behind `kv` and return the longer prefix; `kv` stays as it is."""
         ids = ids.tolist() if isinstance(ids, Tensor) else ids
         kv = kv or self.empty_prefix()
-        for longer in self.prefill_steps(ids, kv, chunk=chunk or max(1, len(ids))):
+        for longer in self.prefill_steps(ids, kv, chunk=chunk or max(1, len(ids)), images=images):
             kv = longer
         return kv
 

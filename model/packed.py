@@ -7,7 +7,6 @@ and itself) and canvases behind it (each bidirectional within itself; it sees pr
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import cast
@@ -19,7 +18,21 @@ from jev.model.attention import Attend, Part, attend_parts
 from jev.model.cache import LayerKV, PrefixKV
 from jev.model.config import LayerConfig, TextConfig
 from jev.model.layers import rope_tables
+from jev.model.masks import Biases, ImageRule, block_biases
 from jev.model.text import Layer, TextModel
+
+
+@dataclass(frozen=True)
+class ImageSpan:
+    """Soft tokens of one image among encoder rows: `start` is the first row's index in the tokens."""
+
+    start: int
+    embeddings: Tensor
+
+    @property
+    def end(self) -> int:
+        """Index behind the last row."""
+        return self.start + len(self.embeddings)
 
 
 @dataclass(frozen=True)
@@ -32,7 +45,8 @@ class Block:
         branch: the branch's keys and values by layer if it was encoded before; then no `tokens`.
         canvases: ids of each canvas.
         slots: for each canvas, the rows of it whose last hidden state is wanted.
-
+        images: soft tokens [n, hidden] that stand in for the embeddings of `tokens`; each image's
+            rows see each other in both directions.
     """
 
     prefix: PrefixKV
@@ -40,6 +54,7 @@ class Block:
     branch: Sequence[LayerKV] | None = None
     canvases: Sequence[Sequence[int]] = ()
     slots: Sequence[Sequence[int]] = ()
+    images: Sequence[ImageSpan] = ()
 
     @property
     def branch_length(self) -> int:
@@ -59,16 +74,17 @@ class _Placed:
     block: Block
     start: int
     wanted: Tensor | None
-    own_bias: dict[bool, Tensor] = field(repr=False)
-    prefix_bias: dict[bool, Tensor | None] = field(repr=False)
+    full: Biases = field(repr=False)
+    sliding: Biases = field(repr=False)
 
     def parts(self, index: int, sliding: bool, k: Tensor, v: Tensor, rows: Tensor | None) -> list[Part]:
         """The block's keys and values in layer `index`, with the biases of its asking rows."""
         parts: list[Part] = []
+        biases = self.sliding if sliding else self.full
         prefix = self.block.prefix.layers[index]
         if len(prefix.k):
-            parts.append((prefix.k, prefix.v, _pick(self.prefix_bias[sliding], rows)))
-        bias = self.own_bias[sliding]
+            parts.append((prefix.k, prefix.v, _pick(biases.behind, rows)))
+        bias = biases.own
         if self.block.branch is not None:
             branch = self.block.branch[index]
             parts.append((branch.k, branch.v, _pick(bias[:, : len(branch.k)], rows)))
@@ -84,7 +100,13 @@ def _pick(bias: Tensor | None, rows: Tensor | None) -> Tensor | None:
 class Packed:
     """The packed rows of several blocks: ids, positions [N], kinds, and who sees whom."""
 
-    def __init__(self, config: TextConfig, blocks: Sequence[Block], device: torch.device) -> None:
+    def __init__(
+        self,
+        config: TextConfig,
+        blocks: Sequence[Block],
+        device: torch.device,
+        rule: ImageRule = "diffusion_gemma",
+    ) -> None:
         self.config = config
         ids: list[int] = []
         positions: list[int] = []
@@ -110,7 +132,16 @@ class Packed:
                     block,
                     start,
                     torch.tensor(local, device=device),
-                    *_biases(block, config.sliding_window, device),
+                    *block_biases(
+                        prefix=block.prefix.length,
+                        branch=length,
+                        new=len(block.tokens),
+                        widths=[len(one) for one in block.canvases],
+                        window=config.sliding_window,
+                        images=[(image.start, image.end) for image in block.images],
+                        rule=rule,
+                        device=device,
+                    ),
                 )
             )
         self.ids = torch.tensor(ids, device=device)
@@ -146,44 +177,11 @@ class Packed:
         return attend
 
 
-def _biases(
-    block: Block, window: int, device: torch.device
-) -> tuple[dict[bool, Tensor], dict[bool, Tensor | None]]:
-    """Masks of a block's asking rows, for full (False) and sliding (True) layers.
-
-    Encoder row i of the branch sees the branch up to itself; a canvas row sees the whole branch
-    and its own canvas. On sliding layers an encoder row sees window keys with itself, and every
-    row of a canvas the same last window - 1 rows of the prompt.
-    """
-    prefix, length, new = block.prefix.length, block.branch_length, len(block.tokens)
-    lead = torch.arange(length - new, length)
-    own = [lead[:, None] >= torch.arange(length)]
-    widths = [len(one) for one in block.canvases]
-    canvas_rows = sum(widths)
-    own.append(torch.ones(canvas_rows, length, dtype=torch.bool))
-    seen = torch.cat(own)
-    number = torch.repeat_interleave(torch.arange(len(widths)), torch.tensor(widths, dtype=torch.int64))
-    among = torch.cat((torch.zeros(new, canvas_rows, dtype=torch.bool), number[:, None] == number))
-    # The lowest prompt position a row may see on sliding layers.
-    lowest = torch.cat((prefix + lead - window + 1, torch.full((canvas_rows,), prefix + length - window + 1)))
-    full = _bias(torch.cat((seen, among), dim=1), device)
-    if prefix + length < window:
-        return {False: full, True: full}, {False: None, True: None}
-    within = seen & (prefix + torch.arange(length) >= lowest[:, None])
-    kept = min(prefix, window - 1)
-    behind = torch.arange(prefix - kept, prefix) >= lowest[:, None]
-    return (
-        {False: full, True: _bias(torch.cat((within, among), dim=1), device)},
-        {False: None, True: _bias(behind, device)},
-    )
-
-
-def _bias(seen: Tensor, device: torch.device) -> Tensor:
-    return torch.zeros(seen.shape).masked_fill_(~seen, -math.inf).to(device)
-
-
 def forward(
-    text: TextModel, blocks: Sequence[Block], previous: Tensor | None = None
+    text: TextModel,
+    blocks: Sequence[Block],
+    previous: Tensor | None = None,
+    rule: ImageRule = "diffusion_gemma",
 ) -> tuple[Tensor, list[list[LayerKV]]]:
     """Run the blocks' rows through all layers.
 
@@ -192,15 +190,19 @@ def forward(
         blocks: what to run; at least one row in all.
         previous: the last step's processed logits [rows, vocab] of a self-conditioned step, when the
             blocks are one canvas and nothing else.
+        rule: how the rows of an image see each other.
 
     Returns:
         The last layer's output [S, hidden] for the wanted rows, in the order of the blocks, their
         canvases and slots; and for each block its new encoder rows' keys and values by layer
         (views into this forward's tensors).
-
     """
-    packed = Packed(text.config, blocks, text.embed_tokens.weight.device)
+    packed = Packed(text.config, blocks, text.embed_tokens.weight.device, rule)
     x = text.embed(packed.ids)
+    for placed in packed.placed:
+        for image in placed.block.images:
+            rows = torch.arange(placed.start + image.start, placed.start + image.end, device=x.device)
+            x = x.index_put((rows,), image.embeddings.to(x))
     if packed.canvas.any():
         canvas = text.embed_canvas(packed.ids[packed.canvas], previous)
         x = x.index_put((packed.canvas,), canvas)

@@ -20,7 +20,6 @@ class Canvas:
         ids: token ids of all rows, noise in place.
         slots: rows that are read.
         labels: for each slot the token ids it is read over.
-
     """
 
     ids: tuple[int, ...]
@@ -67,7 +66,6 @@ def read(
         work: branches, each with the canvases to lay behind it.
         keep: store each branch's keys and values in it, for later reads.
         mass: also project on the whole vocabulary, for `Reading.log_mass`.
-
     """
     blocks = [
         Block(

@@ -75,7 +75,6 @@ def write_tiny_checkpoint(
     Raises:
         ValueError: for arguments that make no model.
         FileExistsError: when `folder` has files in it.
-
     """
     _check(
         {"layers": layers, "canvas": canvas, "context": context, "shards": shards},

@@ -24,7 +24,6 @@ class Tokenizer:
     Attributes:
         longest: characters of the longest token; text of n characters has at least n / longest
             tokens, which bounds a text's length before it is encoded.
-
     """
 
     def __init__(self, spec: dict) -> None:

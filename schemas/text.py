@@ -22,7 +22,8 @@ def _check_text(value: Any) -> Any:
     except (ValueError, TypeError, RecursionError) as error:
         # An infinite number (1e999), a lone surrogate, or a Python value that JSON does not have.
         reason = str(error)[:200]
-        raise PydanticCustomError("text_invalid", "Input cannot be sent: {reason}", {"reason": reason}) from None
+        message = "Input cannot be sent: {reason}"
+        raise PydanticCustomError("text_invalid", message, {"reason": reason}) from None
     return cast(Any, value)
 
 

@@ -17,7 +17,9 @@ from jev.model.weights.int8 import SCALE_SUFFIX, dequantize_rows, quantize_rows
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 
-VISION = ("model.encoder.vision_tower.", "model.encoder.embed_vision.")
+_TOWER = "model.encoder.vision_tower."
+_PROJECTOR = "model.encoder.embed_vision."
+VISION = (_TOWER, _PROJECTOR)
 """Tensors that a text model leaves where they are."""
 
 _DECODER = "model.decoder."
@@ -30,6 +32,17 @@ def hf_name(name: str) -> str:
     if name.endswith(".encoder_layer_scalar"):
         return _ENCODER_LAYERS + name.removeprefix("layers.").replace("encoder_layer_scalar", "layer_scalar")
     return _DECODER + name
+
+
+def hf_vision_name(name: str) -> str:
+    """The checkpoint's name of a parameter of `VisionTower`."""
+    if name.startswith("embedding_projection."):
+        return _PROJECTOR + name
+    if name.startswith("layers."):
+        linear = ".self_attn." in name or ".mlp." in name
+        name = name.replace("_proj.weight", "_proj.linear.weight") if linear else name
+        return f"{_TOWER}encoder.{name}"
+    return _TOWER + name
 
 
 class TensorFiles:
@@ -59,6 +72,11 @@ class TensorFiles:
             return safe_open(path, framework="pt")
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{path} is damaged or not a safetensors file: {error}") from None
+
+    @property
+    def has_vision(self) -> bool:
+        """Whether the files hold a vision tower."""
+        return any(name.startswith(_TOWER) for name in self.files)
 
     def __contains__(self, name: str) -> bool:
         return name in self.files
@@ -97,28 +115,55 @@ class TensorFiles:
             raise CheckpointError(f"tensor {name} cannot be read from {file}: {error}") from None
 
 
-def load_tensors(
-    folder: Path, shapes: Mapping[str, torch.Size], dtype: torch.dtype, device: str | torch.device
+def load_text(
+    files: TensorFiles, shapes: Mapping[str, torch.Size], dtype: torch.dtype, device: str | torch.device
 ) -> dict[str, Tensor]:
     """Load the tensors of `TextModel` named in `shapes`; vision tensors are left alone.
 
     Raises:
         CheckpointError: naming the first tensor that is missing, has another shape, or is not part
             of this architecture.
-
     """
-    files = TensorFiles(folder)
     wanted = {hf_name(name): name for name in shapes}
-    missing = [name for name in wanted if name not in files]
-    if missing:
-        raise CheckpointError(f"tensor {missing[0]} is missing{_and_more(missing)} in {folder}")
+    _check_present(files, wanted)
     extra = [
         name
         for name in files
         if name.removesuffix(SCALE_SUFFIX) not in wanted and not name.startswith(VISION)
     ]
     if extra:
-        raise CheckpointError(f"tensor {extra[0]}{_and_more(extra)} is not part of this model, in {folder}")
+        raise CheckpointError(
+            f"tensor {extra[0]}{_and_more(extra)} is not part of this model, in {files.folder}"
+        )
+    return _load(files, wanted, shapes, dtype, device)
+
+
+def load_vision(
+    files: TensorFiles, shapes: Mapping[str, torch.Size], dtype: torch.dtype, device: str | torch.device
+) -> dict[str, Tensor]:
+    """Load the tensors of `VisionTower` named in `shapes`, and no others.
+
+    Raises:
+        CheckpointError: naming the first tensor that is missing or has another shape.
+    """
+    wanted = {hf_vision_name(name): name for name in shapes}
+    _check_present(files, wanted)
+    return _load(files, wanted, shapes, dtype, device)
+
+
+def _check_present(files: TensorFiles, wanted: Mapping[str, str]) -> None:
+    missing = [name for name in wanted if name not in files]
+    if missing:
+        raise CheckpointError(f"tensor {missing[0]} is missing{_and_more(missing)} in {files.folder}")
+
+
+def _load(
+    files: TensorFiles,
+    wanted: Mapping[str, str],
+    shapes: Mapping[str, torch.Size],
+    dtype: torch.dtype,
+    device: str | torch.device,
+) -> dict[str, Tensor]:
     for stored, name in wanted.items():
         if files.shape(stored) != list(shapes[name]):
             raise CheckpointError(
