@@ -17,6 +17,7 @@ AnyQuestion: TypeAlias = Noul | Choice | Score
 A = TypeVar("A", NoulAnswer, ChoiceAnswer, ScoreAnswer)
 Q = TypeVar("Q", Noul, Choice, Score)
 
+
 SUPPORTED = "bool, Literal[...], an Enum, or float or int with Score([...])"
 
 

@@ -8,6 +8,11 @@ from pydantic import BaseModel, ValidationError
 
 QUESTION_TYPES = frozenset({"noul", "choice", "score"})
 
+_MAPPINGS = ("questions", "assets", "criteria")
+
+MAX_ISSUES = 100
+"""Most issues that one error names."""
+
 
 class Issue(BaseModel):
     """One thing wrong with a request body; `loc` is the path to it and starts with "body"."""
@@ -39,12 +44,15 @@ class ErrorBody(BaseModel):
 def issues_of(error: ValidationError, prefix: Sequence[str | int] = ("body",)) -> list[Issue]:
     """Turn a pydantic error into issues whose `loc` is the path in the JSON the caller sent.
 
-    Input values are left out: they may be large or private.
+    Input values are left out: they may be large or private. So are issues past the first `MAX_ISSUES`.
     """
     issues: list[Issue] = []
-    for row in error.errors(include_url=False, include_context=False, include_input=False):
+    rows = error.errors(include_url=False, include_context=False, include_input=False)
+    for row in rows[:MAX_ISSUES]:
         loc = _wire_path(row["loc"])
         message = row["msg"].removeprefix("Value error, ")
+        if row["type"] == "union_tag_invalid":  # pydantic's own message repeats the value
+            message = "The type of a question should be 'noul', 'choice' or 'score'"
         issues.append(Issue(loc=[*prefix, *loc], msg=message, type=row["type"]))
     return issues
 
@@ -56,4 +64,8 @@ def _wire_path(loc: tuple[int | str, ...]) -> list[int | str]:
         del path[2]
     if path and path[0] in ("samples", "diagnostics"):
         del path[1:]
-    return [part for part in path if part != "[key]"]
+    # `[key]` stands behind the key of a mapping; in the key's own place it is a name like any other.
+    for key in (1, 3):
+        if len(path) > key + 1 and path[key + 1] == "[key]" and path[key - 1] in _MAPPINGS:
+            del path[key + 1]
+    return path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any, cast
 
 from pydantic import BaseModel, ValidationError
@@ -51,17 +52,18 @@ def parse_request(data: Any) -> tuple[SystemOneRequest, list[Warning]]:
     Returns the request and one warning for each unknown field (at most 32 of them).
 
     Raises:
-        BadRequestError: naming every field that is missing, of the wrong kind or out of range;
-            with `"strict": true` also every unknown field.
+        BadRequestError: naming the fields that are missing, of the wrong kind or out of range (at
+            most 100); with `"strict": true` also unknown fields (at most 32).
     """
     try:
         request = SystemOneRequest.model_validate(data)
     except ValidationError as error:
         raise BadRequestError(issues_of(error)) from None
-    warnings = list(_unknown_fields(data))
+    # Cut off before the spelling is compared, which is slow: a body may have very many.
+    warnings = list(islice(_unknown_fields(data), MAX_WARNINGS))
     if warnings and request.strict:
         raise BadRequestError(Issue(loc=["body", *w.loc], msg=w.msg, type=w.type) for w in warnings)
-    return request, warnings[:MAX_WARNINGS]
+    return request, warnings
 
 
 def _unknown_fields(data: dict[str, Any]) -> Iterator[Warning]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeAlias, cast, overload
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, model_validator
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from jev.schemas.text import Text
 
@@ -14,6 +14,15 @@ MAX_OPTIONS = 255
 """Most options of a `choice`."""
 MAX_LEVELS = 10
 """Most levels of a `score`."""
+
+
+def _wire_skips(init: Callable[..., None]) -> None:
+    """Keep a constructor's shorthand (`Noul(true=...)`) out of JSON, where it would be unknown fields.
+
+    Without this mark pydantic validates a question in a request by calling the constructor with its
+    JSON keys as keyword arguments.
+    """
+    init.__pydantic_base_init__ = True  # pyright: ignore[reportFunctionMemberAccess]
 
 
 class NoulCriteria(BaseModel):
@@ -25,14 +34,21 @@ class NoulCriteria(BaseModel):
     false: Text | None = None
 
 
-class Noul(BaseModel):
+class _Question(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        # As metadata in Annotated a question must not replace the annotated type's own schema.
+        return handler(source)
+
+
+class Noul(_Question):
     """A yes/no question; its answer is P(yes).
 
     >>> Noul("Is the customer angry?")
     >>> Noul(true="asks for money back", false="anything else")
     """
-
-    model_config = ConfigDict(extra="ignore")
 
     type: Literal["noul"] = "noul"
     instructions: Text | None = None
@@ -53,6 +69,8 @@ class Noul(BaseModel):
             fields["criteria"] = {"true": true, "false": false}
         super().__init__(**fields)
 
+    _wire_skips(__init__)
+
     @model_validator(mode="after")
     def _asks_something(self) -> Noul:
         described = self.criteria is not None and not (
@@ -65,14 +83,12 @@ class Noul(BaseModel):
         return self
 
 
-class Choice(BaseModel):
+class Choice(_Question):
     """One of 1 to 255 named options; its answer is a probability for every option.
 
     >>> Choice("Which team?", ["billing", "technical", "sales"])
     >>> Choice({"refund": "wants money back", "other": None})
     """
-
-    model_config = ConfigDict(extra="ignore")
 
     type: Literal["choice"] = "choice"
     instructions: Text | None = None
@@ -96,14 +112,14 @@ class Choice(BaseModel):
             fields["criteria"] = dict.fromkeys(names)
         super().__init__(**fields)
 
+    _wire_skips(__init__)
 
-class Score(BaseModel):
+
+class Score(_Question):
     """An ordered scale of 1 to 10 levels, lowest first; its answer is the expected index.
 
     >>> Score("How severe is it?", ["cosmetic", "annoying", "blocking"])
     """
-
-    model_config = ConfigDict(extra="ignore")
 
     type: Literal["score"] = "score"
     instructions: Text | None = None
@@ -118,6 +134,8 @@ class Score(BaseModel):
     def __init__(self, *args: Any, **fields: Any) -> None:
         _place(args, fields)
         super().__init__(**fields)
+
+    _wire_skips(__init__)
 
 
 def _place(args: tuple[Any, ...], fields: dict[str, Any]) -> None:

@@ -1,0 +1,261 @@
+"""The HTTP clients: `Jev` and `AsyncJev`, the same words with and without await.
+
+with Jev("http://127.0.0.1:8000") as jev:
+    decision = jev.decide("My card was charged twice!", {"angry": Noul("Is the customer angry?")})
+    decision.nouls["angry"].noul
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack, overload
+
+import anyio
+import httpx
+
+from jev._body import DEFAULT_MODEL, DecideOptions, Questions, State
+from jev._transport import (
+    Attempts,
+    Request,
+    Settings,
+    decide_request,
+    decision_from,
+    get_request,
+    health_from,
+    models_from,
+)
+from jev.results import Decision, TypedDecision, typed_of
+from jev.retry import RetryPolicy
+from jev.schemas import ModelInfo
+
+T = TypeVar("T")
+
+
+class Jev:
+    """Client of a jev server. Threads may share one client.
+
+    Args:
+        base_url: the server's root; by default JEV_BASE_URL, else http://127.0.0.1:8000.
+        api_key: sent as a bearer token; by default JEV_API_KEY, else none.
+        model: the model to ask.
+        timeout: seconds that each try waits to connect, and then for the answer; None for no limit.
+        retry: when to try again.
+        headers: sent with every request; they win over the client's own.
+        transport: an httpx transport to use instead of the network.
+        compression: whether to send bodies of 1 KiB and more as gzip.
+
+    Raises:
+        ValueError: for an address that is not http(s), or a key that no header can carry.
+    """
+
+    def __init__(
+        self,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        *,
+        model: str = DEFAULT_MODEL,
+        timeout: float | None = 60.0,
+        retry: RetryPolicy = RetryPolicy(),  # noqa: B008 - it is frozen
+        headers: Mapping[str, str] | None = None,
+        transport: httpx.BaseTransport | None = None,
+        compression: bool = False,
+    ) -> None:
+        self._settings = Settings.read(base_url, api_key, headers, timeout, compression)
+        self._model = model
+        self._retry = retry
+        self._sleep: Callable[[float], None] = time.sleep
+        self._clock: Callable[[], float] = time.monotonic
+        self._http = httpx.Client(
+            base_url=self._settings.base_url, headers=self._settings.headers, transport=transport
+        )
+
+    def __repr__(self) -> str:
+        return f"Jev({self._settings.shown_url!r}, model={self._model!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    @overload
+    def decide(
+        self, state: State, questions: type[T], **options: Unpack[DecideOptions]
+    ) -> TypedDecision[T]: ...
+    @overload
+    def decide(self, state: State, questions: Questions, **options: Unpack[DecideOptions]) -> Decision: ...
+    def decide(
+        self, state: State, questions: Questions | type[Any], **options: Unpack[DecideOptions]
+    ) -> Decision:
+        """Ask questions about a state.
+
+        Args:
+            state: text, or anything that becomes a JSON object or array.
+            questions: questions by id, or a typed class (see `jev.typed`).
+            options: see `DecideOptions`.
+
+        Returns:
+            A `Decision`; for a typed class a `TypedDecision` with an instance of it.
+
+        Raises:
+            TypeError: for questions that cannot be asked; nothing is sent.
+            APIError: what the server refused, as one of its subclasses.
+            ConnectionError: when the server cannot be reached (`TimeoutError`: in time).
+            ResponseError: when its answer is not what this API sends.
+        """
+        request = decide_request(self._settings, state, questions, options, self._model)
+        decision = decision_from(request, self._send(request))
+        return typed_of(questions, decision) if isinstance(questions, type) else decision
+
+    def models(self) -> list[ModelInfo]:
+        """Return the models that the server offers; errors as in `decide`."""
+        return models_from(self._send(get_request(self._settings, "/v1/models")))
+
+    def health(self) -> dict[str, Any]:
+        """Return what the server says of its health; errors as in `decide`."""
+        return health_from(self._send(get_request(self._settings, "/health")))
+
+    def _send(self, request: Request) -> httpx.Response:
+        attempts = Attempts(self._retry, self._settings.shown_url, clock=self._clock)
+        while True:
+            try:
+                response = self._http.request(
+                    request.method,
+                    request.path,
+                    content=request.content,
+                    headers=request.headers,
+                    timeout=request.timeout,
+                )
+            except httpx.HTTPError as failure:
+                wait = attempts.after_failure(failure, request.timeout)
+            else:
+                wait = attempts.after_response(response)
+                if wait is None:
+                    return response
+            self._sleep(wait)
+
+
+class AsyncJev:
+    """Client of a jev server for async code. Tasks may share one client.
+
+    Args:
+        base_url: the server's root; by default JEV_BASE_URL, else http://127.0.0.1:8000.
+        api_key: sent as a bearer token; by default JEV_API_KEY, else none.
+        model: the model to ask.
+        timeout: seconds that each try waits to connect, and then for the answer; None for no limit.
+        retry: when to try again.
+        headers: sent with every request; they win over the client's own.
+        transport: an httpx transport to use instead of the network.
+        compression: whether to send bodies of 1 KiB and more as gzip.
+
+    Raises:
+        ValueError: for an address that is not http(s), or a key that no header can carry.
+    """
+
+    def __init__(
+        self,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        *,
+        model: str = DEFAULT_MODEL,
+        timeout: float | None = 60.0,
+        retry: RetryPolicy = RetryPolicy(),  # noqa: B008 - it is frozen
+        headers: Mapping[str, str] | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+        compression: bool = False,
+    ) -> None:
+        self._settings = Settings.read(base_url, api_key, headers, timeout, compression)
+        self._model = model
+        self._retry = retry
+        self._sleep: Callable[[float], Awaitable[None]] = anyio.sleep
+        self._clock: Callable[[], float] = time.monotonic
+        self._http = httpx.AsyncClient(
+            base_url=self._settings.base_url, headers=self._settings.headers, transport=transport
+        )
+
+    def __repr__(self) -> str:
+        return f"AsyncJev({self._settings.shown_url!r}, model={self._model!r})"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    @overload
+    async def decide(
+        self, state: State, questions: type[T], **options: Unpack[DecideOptions]
+    ) -> TypedDecision[T]: ...
+    @overload
+    async def decide(
+        self, state: State, questions: Questions, **options: Unpack[DecideOptions]
+    ) -> Decision: ...
+    async def decide(
+        self, state: State, questions: Questions | type[Any], **options: Unpack[DecideOptions]
+    ) -> Decision:
+        """Ask questions about a state.
+
+        Args:
+            state: text, or anything that becomes a JSON object or array.
+            questions: questions by id, or a typed class (see `jev.typed`).
+            options: see `DecideOptions`.
+
+        Returns:
+            A `Decision`; for a typed class a `TypedDecision` with an instance of it.
+
+        Raises:
+            TypeError: for questions that cannot be asked; nothing is sent.
+            APIError: what the server refused, as one of its subclasses.
+            ConnectionError: when the server cannot be reached (`TimeoutError`: in time).
+            ResponseError: when its answer is not what this API sends.
+        """
+        request = decide_request(self._settings, state, questions, options, self._model)
+        decision = decision_from(request, await self._send(request))
+        return typed_of(questions, decision) if isinstance(questions, type) else decision
+
+    async def models(self) -> list[ModelInfo]:
+        """Return the models that the server offers; errors as in `decide`."""
+        return models_from(await self._send(get_request(self._settings, "/v1/models")))
+
+    async def health(self) -> dict[str, Any]:
+        """Return what the server says of its health; errors as in `decide`."""
+        return health_from(await self._send(get_request(self._settings, "/health")))
+
+    async def _send(self, request: Request) -> httpx.Response:
+        attempts = Attempts(self._retry, self._settings.shown_url, clock=self._clock)
+        while True:
+            try:
+                response = await self._http.request(
+                    request.method,
+                    request.path,
+                    content=request.content,
+                    headers=request.headers,
+                    timeout=request.timeout,
+                )
+            except httpx.HTTPError as failure:
+                wait = attempts.after_failure(failure, request.timeout)
+            else:
+                wait = attempts.after_response(response)
+                if wait is None:
+                    return response
+            await self._sleep(wait)
