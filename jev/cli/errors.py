@@ -1,0 +1,62 @@
+"""Every failure on purpose as one line on stderr and an exit code: 2 is the caller's to fix, 1 is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import typer
+
+from jev.cli.console import one_line
+from jev.errors import APIError, ConnectionError, JevError, ResponseError
+from jev.model.errors import CheckpointError
+from jev.schemas import Issue
+
+MAX_ISSUES = 5
+
+
+class UsageError(JevError, ValueError):
+    """What was typed, or a file that it names, cannot be used."""
+
+
+class FailureError(JevError):
+    """Something outside the request failed, such as the model or its device."""
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Turn the errors that jev raises on purpose into one line on stderr and an exit code."""
+    try:
+        yield
+    except (JevError, CheckpointError) as error:
+        typer.echo(f"error: {one_line(_message(error))}", err=True)
+        raise typer.Exit(_exit_code(error)) from None
+
+
+def _exit_code(error: Exception) -> int:
+    if isinstance(error, APIError):
+        # Too slow (408) and too many (429) pass when tried again: nothing in the request is wrong.
+        return 2 if error.status < 500 and error.status not in (408, 429) else 1
+    return 1 if isinstance(error, (ConnectionError, ResponseError, FailureError)) else 2
+
+
+def _message(error: Exception) -> str:
+    if not isinstance(error, APIError):
+        return str(error)
+    message = _listed(error.issues) if error.issues else error.message
+    notes = [] if error.request_id is None else [f"request {error.request_id}"]
+    if error.retry_after is not None:
+        notes.append(f"try again in {error.retry_after:g} s")
+    return f"{message} ({', '.join(notes)})" if notes else message
+
+
+def _listed(issues: Sequence[Issue]) -> str:
+    """The issues with their paths below the body, such as `questions.team.criteria: ...`."""
+    parts = []
+    for issue in issues[:MAX_ISSUES]:
+        path = issue.loc[1:] if issue.loc[:1] == ["body"] else issue.loc
+        where = ".".join(map(str, path))
+        parts.append(f"{where}: {issue.msg}" if where else issue.msg)
+    if len(issues) > MAX_ISSUES:
+        parts.append(f"and {len(issues) - MAX_ISSUES} more")
+    return "; ".join(parts)

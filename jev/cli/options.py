@@ -1,0 +1,131 @@
+"""What several commands take: the model to load and how, and the server to ask."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
+
+from jev.cli.errors import FailureError, UsageError
+from jev.model import embedded
+from jev.model.config import ModelConfig
+from jev.model.errors import CheckpointError
+from jev.settings import Settings, SettingsError
+
+if TYPE_CHECKING:
+    from jev.engine import Engine
+
+MODEL_PANEL = "Model"
+SERVER_PANEL = "Server"
+
+Config: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="TOML", help="Settings file.", rich_help_panel=MODEL_PANEL)
+]
+Device: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="DEVICE", help="Torch device, such as cpu or cuda:0.", rich_help_panel=MODEL_PANEL),
+]
+DType: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="TYPE", help="float32, bfloat16 or float16.", rich_help_panel=MODEL_PANEL),
+]
+Threads: TypeAlias = Annotated[
+    int | None, typer.Option(metavar="N", help="Torch threads.", rich_help_panel=MODEL_PANEL)
+]
+Url: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="Ask this server.", envvar="JEV_BASE_URL", rich_help_panel=SERVER_PANEL),
+]
+ApiKey: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="KEY",
+        help="Bearer key of the server.",
+        envvar="JEV_API_KEY",
+        rich_help_panel=SERVER_PANEL,
+    ),
+]
+
+
+def flag(name: str, text: str, panel: str | None = None) -> Any:
+    """An option without a value; with `name` it has no `--no-` twin."""
+    return typer.Option(name, metavar="", help=text, rich_help_panel=panel)
+
+
+JSON: TypeAlias = Annotated[bool, flag("--json", "Print one line of JSON.")]
+
+
+def load_settings(model: str | None, config: str | None, **overrides: Any) -> Settings:
+    """Read the settings with what was typed on top; a `model` that ends in .toml is a settings file.
+
+    Raises:
+        SettingsError: for a bad setting.
+        UsageError: for two settings files.
+    """
+    if model is not None and Path(model).suffix == ".toml":
+        if config is not None:
+            raise UsageError(f"{model} and {config} are both settings files; give one")
+        model, config = None, model
+    return Settings.load(config, model=model, **overrides)
+
+
+def model_folder(settings: Settings) -> Path:
+    """The folder of the checkpoint that the settings name."""
+    return settings.model or embedded.path()
+
+
+def server_url(context: typer.Context, url: str | None, *, here: bool) -> str | None:
+    """The server to ask, or None to use a model here; what is typed wins over JEV_BASE_URL.
+
+    Args:
+        context: of the command.
+        url: from the command line or JEV_BASE_URL.
+        here: whether an option of a model in this process was typed.
+
+    Raises:
+        UsageError: when both were typed.
+    """
+    source = context.get_parameter_source("url")
+    if url and here and source is not None and source.name == "COMMANDLINE":
+        raise UsageError("--url asks a server, so the options of a model loaded here have no meaning")
+    return None if here else url or None
+
+
+def check_loadable(settings: Settings) -> None:
+    """Find what is wrong with the model's folder or the device before anything large is loaded.
+
+    Raises:
+        CheckpointError: it does not exist or has no usable config.
+        SettingsError: the device cannot be used.
+    """
+    folder = model_folder(settings)
+    if not folder.exists():
+        raise CheckpointError(f"{folder} does not exist")
+    if folder.is_dir():
+        ModelConfig.from_folder(folder)
+    if settings.device != "cpu":
+        import torch  # noqa: PLC0415 - seconds, and the CPU is always there
+
+        try:
+            torch.empty(1, device=settings.device)
+        except (RuntimeError, AssertionError, NotImplementedError) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise SettingsError(f"device {settings.device!r} cannot be used: {reason}") from None
+
+
+def load_model(settings: Settings) -> Engine:
+    """Load the model that the settings name.
+
+    Raises:
+        CheckpointError: the checkpoint cannot be used.
+        SettingsError: the device cannot be used.
+        FailureError: there is not enough memory, or torch failed otherwise.
+    """
+    check_loadable(settings)
+    from jev.server.service import load_engine  # noqa: PLC0415 - it loads torch
+
+    try:
+        return load_engine(settings)
+    except (RuntimeError, MemoryError) as error:
+        raise FailureError(f"the model cannot be loaded: {error or type(error).__name__}") from error

@@ -1,0 +1,125 @@
+"""Proves that everything in examples/ runs as shown, in process or against a server."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jev.model.embedded import NAME
+from jev.schemas import parse_json, parse_request
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+KEY = "test-key"
+
+
+def environment(**more: str) -> dict[str, str]:
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("JEV_")}
+    return {**kept, "OMP_NUM_THREADS": "1", **more}
+
+
+def run(*command: str | Path, cwd: Path, **env: str) -> str:
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, env=environment(**env), cwd=cwd, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """The address of a server with the embedded model and a key."""
+    command = [sys.executable, "-m", "jev", "serve", "--port", "0"]
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=environment(JEV_API_KEYS=KEY),
+    ) as process:
+        assert process.stdout is not None
+        killer = threading.Timer(120, process.kill)
+        killer.start()
+        line = process.stdout.readline()
+        killer.cancel()
+        found = re.search(r"http://\S+", line)
+        assert found, line
+        yield found[0]
+        process.terminate()
+
+
+def test_every_example_is_run_here() -> None:
+    names = {file.name for file in EXAMPLES.iterdir() if file.is_file()}
+    assert names == {"support_ticket.json", "decide_local.py", "decide_http.py", "curl.sh"}
+
+
+def test_support_ticket_has_no_field_that_nobody_knows() -> None:
+    request, warnings = parse_request(parse_json((EXAMPLES / "support_ticket.json").read_bytes()))
+    assert {question.type for question in request.questions.values()} == {"noul", "choice", "score"}
+    assert warnings == []
+
+
+def test_support_ticket_through_the_command_line(tmp_path: Path) -> None:
+    file = EXAMPLES / "support_ticket.json"
+    output = run(sys.executable, "-m", "jev", "ask", "--file", file, "--json", cwd=tmp_path)
+    body = json.loads(output)
+    assert list(body["answers"]) == list(json.loads(file.read_text())["questions"])
+    assert body["answers"]["topic"]["choice"] == "billing"
+
+
+def test_decide_local(tmp_path: Path) -> None:
+    lines = run(sys.executable, EXAMPLES / "decide_local.py", cwd=tmp_path).splitlines()
+    topics = [line.split()[1] for line in lines if line.startswith("  topic ")]
+    assert topics == ["billing", "technical", "sales"]
+    assert sum(line.startswith("  payment ") for line in lines) == 3
+    assert sum(line.startswith("  severity ") for line in lines) == 3
+
+
+def test_decide_http(url: str, tmp_path: Path) -> None:
+    output = run(sys.executable, EXAMPLES / "decide_http.py", cwd=tmp_path, JEV_BASE_URL=url, JEV_API_KEY=KEY)
+    topics = [line.split()[0] for line in output.splitlines() if line.startswith("  ")]
+    assert len(topics) == 3
+    assert topics[:2] == ["billing", "technical"]
+
+
+def test_decide_http_without_a_server_is_one_line(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / "decide_http.py"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment(JEV_BASE_URL="http://127.0.0.1:9"),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: Cannot reach http://127.0.0.1:9")
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_curl(url: str, tmp_path: Path) -> None:
+    output = run("sh", EXAMPLES / "curl.sh", cwd=tmp_path, JEV_BASE_URL=url, JEV_API_KEY=KEY)
+    body = json.loads(output)
+    assert body["model"] == NAME
+    assert body["answers"]["topic"]["choice"] == "billing"
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_curl_shows_the_servers_error(url: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["sh", EXAMPLES / "curl.sh"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment(JEV_BASE_URL=url),
+        cwd=tmp_path,
+    )
+    assert done.returncode != 0
+    assert json.loads(done.stdout)["detail"]["error_type"] == "authentication_error"
