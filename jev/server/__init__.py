@@ -1,1 +1,1 @@
-"""The HTTP server."""
+"""The HTTP server: the System One API over one engine."""

@@ -1,0 +1,212 @@
+"""Who runs next on the model: bounded admission, first in first out, cancellation and deadlines."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+import traceback
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from jev.errors import APIError, ModelUnavailableError, OverloadedError, ServerError
+
+if TYPE_CHECKING:
+    from jev.engine import Engine, Plan
+    from jev.schemas import SystemOneResponse
+
+logger = logging.getLogger(__name__)
+
+MIN_RETRY_AFTER = 1.0
+MAX_RETRY_AFTER = 60.0
+RATE_WEIGHT = 0.2
+"""Weight of the newest request in the running mean of seconds a token."""
+
+
+@dataclass(eq=False, slots=True)
+class _Job:
+    """One admitted plan on its way through the queue and the model thread."""
+
+    plan: Plan
+    future: asyncio.Future[SystemOneResponse]
+    submitted: float
+    started: float | None = None
+    stop: bool = False
+
+    def settle(self, outcome: SystemOneResponse | Exception) -> None:
+        """Hand the outcome to whoever waits, from any thread; nobody may be waiting any more."""
+
+        def deliver() -> None:
+            if self.future.done():
+                return
+            if isinstance(outcome, Exception):
+                self.future.set_exception(outcome)
+            else:
+                self.future.set_result(outcome)
+
+        try:
+            self.future.get_loop().call_soon_threadsafe(deliver)
+        except RuntimeError:
+            logger.debug("the event loop of a request closed before its answer was ready")
+
+
+class Scheduler:
+    """Runs plans one after another on a thread of its own.
+
+    Args:
+        engine: what runs them.
+        max_requests: most plans waiting or running.
+        max_tokens: most tokens of all plans waiting or running; a larger plan is admitted alone.
+    """
+
+    def __init__(self, engine: Engine, max_requests: int, max_tokens: int) -> None:
+        self._engine = engine
+        self._max_requests = max_requests
+        self._max_tokens = max_tokens
+        self._changed = threading.Condition()
+        self._queue: deque[_Job] = deque()
+        self._running: _Job | None = None
+        self._closing = False
+        self._seconds_per_token = 0.0
+        self._thread = threading.Thread(target=self._work, name="jev-model", daemon=True)
+        self._thread.start()
+
+    @property
+    def pending(self) -> tuple[int, int]:
+        """Requests and tokens that are waiting or running."""
+        with self._changed:
+            return self._pending()
+
+    async def submit(self, plan: Plan, *, deadline: float | None = None) -> tuple[SystemOneResponse, float]:
+        """Wait for the model to run `plan`; returns the response and the seconds it was queued.
+
+        Cancelling the caller takes the plan out of the queue or stops it at the engine's next check.
+
+        Args:
+            plan: what `Engine.prepare` made.
+            deadline: when to give up, on the clock of `time.monotonic`.
+
+        Raises:
+            OverloadedError: the queue is full, or the deadline passed.
+            ModelUnavailableError: the scheduler is closing.
+            ServerError: the engine failed; the log says where.
+        """
+        job = self._admit(plan, deadline)
+        try:
+            async with asyncio.timeout(None if deadline is None else deadline - time.monotonic()):
+                response = await job.future
+        except TimeoutError:
+            raise self._late(job) from None
+        finally:
+            self._release(job)
+        return response, (job.started or job.submitted) - job.submitted
+
+    def close(self, *, drain: bool = False, timeout: float | None = None) -> None:
+        """Refuse new plans, then finish (`drain`) or cancel the admitted ones and join the thread.
+
+        Args:
+            drain: let every admitted plan run to its end.
+            timeout: seconds to wait for the thread; none = until it ends.
+        """
+        with self._changed:
+            self._closing = True
+            dropped: list[_Job] = []
+            if not drain:
+                dropped = list(self._queue)
+                self._queue.clear()
+                if self._running is not None:
+                    self._running.stop = True
+            self._changed.notify_all()
+        for job in dropped:
+            job.settle(_shutting_down())
+        self._thread.join(timeout)
+
+    def _pending(self) -> tuple[int, int]:
+        jobs = [*self._queue, self._running] if self._running is not None else self._queue
+        return len(jobs), sum(job.plan.tokens for job in jobs)
+
+    def _admit(self, plan: Plan, deadline: float | None) -> _Job:
+        with self._changed:
+            if self._closing:
+                raise _shutting_down()
+            if deadline is not None and deadline <= time.monotonic():
+                raise self._overloaded("The deadline passed before the request was queued")
+            requests, tokens = self._pending()
+            if requests >= self._max_requests:
+                raise self._overloaded(f"{requests} requests are pending already")
+            if requests and tokens + plan.tokens > self._max_tokens:
+                raise self._overloaded(
+                    f"{tokens} tokens are pending; {plan.tokens} more exceed the limit of {self._max_tokens}"
+                )
+            job = _Job(plan, asyncio.get_running_loop().create_future(), time.monotonic())
+            self._queue.append(job)
+            self._changed.notify_all()
+            return job
+
+    def _release(self, job: _Job) -> None:
+        """Forget a job that nobody waits for any more; a finished one is gone already."""
+        with self._changed:
+            job.stop = True
+            if job in self._queue:
+                self._queue.remove(job)
+
+    def _late(self, job: _Job) -> OverloadedError:
+        with self._changed:
+            where = "queued" if job.started is None else "running"
+            return self._overloaded(f"The deadline passed while the request was {where}")
+
+    def _overloaded(self, message: str) -> OverloadedError:
+        """Build the refusal; it says to come back when what is pending now should have run."""
+        seconds = self._seconds_per_token * self._pending()[1]
+        return OverloadedError(message, retry_after=min(max(seconds, MIN_RETRY_AFTER), MAX_RETRY_AFTER))
+
+    def _work(self) -> None:
+        while (job := self._next()) is not None:
+            outcome = self._run(job)
+            with self._changed:
+                self._running = None
+                if job.started is not None and not isinstance(outcome, Exception):
+                    self._learn((time.monotonic() - job.started) / max(job.plan.tokens, 1))
+            job.settle(outcome)
+            del job, outcome  # an idle thread must not keep the last request alive
+
+    def _next(self) -> _Job | None:
+        with self._changed:
+            while not self._queue and not self._closing:
+                self._changed.wait()
+            if not self._queue:
+                return None
+            self._running = self._queue.popleft()
+            self._running.started = time.monotonic()
+            return self._running
+
+    def _run(self, job: _Job) -> SystemOneResponse | Exception:
+        try:
+            return self._engine.run(job.plan, cancelled=lambda: job.stop)
+        except APIError as error:
+            return error
+        except BaseException as error:  # the thread outlives whatever one request does to it
+            if job.stop:
+                return _shutting_down()
+            logger.error("a request failed in the engine: %s", crash_report(error))
+            return ServerError()
+
+    def _learn(self, seconds_per_token: float) -> None:
+        known = self._seconds_per_token or seconds_per_token
+        self._seconds_per_token = known + RATE_WEIGHT * (seconds_per_token - known)
+
+
+def crash_report(error: BaseException) -> str:
+    """Say what was raised and where, causes first, without the messages: those may quote a request."""
+    parts: list[str] = []
+    seen: BaseException | None = error
+    while seen is not None and len(parts) < 8:
+        parts.append(f"{type(seen).__qualname__}\n{''.join(traceback.format_tb(seen.__traceback__))}")
+        seen = seen.__cause__ or seen.__context__
+    return "followed by ".join(reversed(parts)).rstrip()
+
+
+def _shutting_down() -> ModelUnavailableError:
+    return ModelUnavailableError("The server is shutting down")

@@ -1,0 +1,58 @@
+"""Puts the server together."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from fastapi import FastAPI
+
+from jev.server.errors import install_error_handlers
+from jev.server.metrics import Metrics
+from jev.server.middleware import RequestMiddleware
+from jev.server.openapi import describe
+from jev.server.routes import api, ops
+from jev.server.service import Service
+from jev.settings import Settings
+
+if TYPE_CHECKING:
+    from jev.engine import Engine
+
+
+def create_app(settings: Settings, engine: Engine | None = None) -> FastAPI:
+    """Build the ASGI app.
+
+    Args:
+        settings: the deployment's settings.
+        engine: a loaded engine. Without one the app loads the model that the settings name after it
+            has started: `/health` answers at once, `/ready` and `/v1` say 503 until it is loaded.
+    """
+    service = Service(settings, engine)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        await service.start()
+        try:
+            yield
+        finally:
+            await service.stop()
+
+    app = FastAPI(
+        title="jev",
+        description="Typed decisions: a state and questions in, label probabilities out.",
+        version=version("jev-server"),
+        lifespan=lifespan,
+        redirect_slashes=False,  # a redirect would drop the body
+    )
+    app.state.service = service
+    app.state.metrics = Metrics(service.pending, service.stats)
+    app.include_router(api)
+    app.include_router(ops)
+    install_error_handlers(app)
+    describe(app, bearer=bool(settings.api_keys))
+    routes = [*app.routes, *api.routes, *ops.routes]
+    paths = frozenset(path for route in routes if (path := getattr(route, "path", None)))
+    app.add_middleware(RequestMiddleware, metrics=app.state.metrics, paths=paths)
+    return app

@@ -1,0 +1,97 @@
+"""From exceptions to responses: one place decides the status, body and headers of every error."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from jev.errors import APIError, InvalidRequestError, NotFoundError, ServerError
+from jev.schemas import BadRequestError, ErrorBody, ErrorDetail, Issue, IssueList
+
+MAX_ISSUES = 100
+"""Most issues of one 422; a last one counts the rest."""
+
+CLIENT_GONE = 499
+"""The status logged for a client that went away; nothing is left to receive it."""
+
+
+class ClientGoneError(Exception):
+    """The client closed the connection before it got an answer."""
+
+
+class RequestTimeoutError(APIError):
+    """The body did not arrive in time."""
+
+    status = 408
+    error_type = "timeout"
+    default_message = "The request body did not arrive in time"
+
+
+def error_response(error: APIError) -> Response:
+    """Return the response for an error: its status, a JSON body and the headers that belong to it."""
+    if error.status == 422:
+        issues = error.issues or [Issue(loc=["body"], msg=error.message, type=error.error_type)]
+        body = IssueList(detail=_capped(issues))
+    else:
+        body = ErrorBody(detail=ErrorDetail(error_type=error.error_type, message=error.message))
+    return JSONResponse(body.model_dump(), status_code=error.status, headers=_headers(error))
+
+
+def _headers(error: APIError) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    if error.retry_after is not None:
+        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
+    elif error.status in (429, 529):
+        headers["Retry-After"] = "1"
+    if error.status in (401, 403):
+        headers["WWW-Authenticate"] = "Bearer"
+    if error.status == 408:
+        headers["Connection"] = "close"  # the rest of the body must not be taken for the next request
+    return headers
+
+
+def _capped(issues: Sequence[Issue]) -> list[Issue]:
+    more = len(issues) - MAX_ISSUES
+    if more <= 0:
+        return list(issues)
+    rest = Issue(loc=["body"], msg=f"{more} more issues are not listed", type="more_issues")
+    return [*issues[:MAX_ISSUES], rest]
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Register the handlers for everything that a route may raise on purpose."""
+
+    async def api_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, APIError)
+        return error_response(error)
+
+    async def bad_request(request: Request, error: Exception) -> Response:
+        assert isinstance(error, BadRequestError)
+        return error_response(InvalidRequestError.of(error.issues))
+
+    async def routing(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        response = error_response(_routing_error(error))
+        response.headers.update(error.headers or {})
+        return response
+
+    async def client_gone(request: Request, error: Exception) -> Response:
+        return Response(status_code=CLIENT_GONE)
+
+    app.add_exception_handler(APIError, api_error)
+    app.add_exception_handler(BadRequestError, bad_request)
+    app.add_exception_handler(HTTPException, routing)
+    app.add_exception_handler(ClientGoneError, client_gone)
+
+
+def _routing_error(error: HTTPException) -> APIError:
+    if error.status_code == 404:
+        return NotFoundError("No such route")
+    if error.status_code == 405:
+        return InvalidRequestError("This route does not serve that method", status=405)
+    return ServerError(str(error.detail), status=error.status_code)

@@ -1,0 +1,115 @@
+"""What a request carries besides its text, and what this server cannot use yet."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from jev.errors import ModelUnavailableError
+from jev.schemas import BadRequestError, Choice, Issue, Noul, Score, SystemOneRequest
+from jev.server.multipart import MAX_ASSETS
+
+IMAGE_SIGNATURES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff")
+"""How a PNG and a JPEG begin."""
+
+ATTACHMENTS = ("documents", "videos", "audios", "files")
+
+
+def check_evidence(request: SystemOneRequest, parts: Mapping[str, bytes]) -> None:
+    """Refuse assets that are not sound, then everything that needs more than a text model.
+
+    Args:
+        request: the checked body.
+        parts: the multipart parts beside it, by name.
+
+    Raises:
+        BadRequestError: naming every asset, part or field that cannot be served as it is.
+        ModelUnavailableError: the images are sound, but there is no vision tower.
+    """
+    issues = [*_field_issues(request), *_asset_issues(request, parts)]
+    if issues:
+        raise BadRequestError(issues)
+    if request.assets or request.images:
+        raise ModelUnavailableError("This model has no vision tower, so it cannot read images")
+
+
+def _field_issues(request: SystemOneRequest) -> Iterator[Issue]:
+    for name in ATTACHMENTS:
+        if getattr(request, name):
+            yield _issue(name, msg="Attachments are not supported by this server", type="unsupported")
+    if request.calibration is not None:
+        msg = f"No calibration named {request.calibration[:64]!r} is loaded"
+        yield _issue("calibration", msg=msg, type="unknown_calibration")
+
+
+def _asset_issues(request: SystemOneRequest, parts: Mapping[str, bytes]) -> Iterator[Issue]:
+    assets = request.assets or {}
+    if len(assets) > MAX_ASSETS:
+        yield _issue("assets", msg=f"A request may have at most {MAX_ASSETS} assets", type="too_long")
+        return
+    used: set[str] = set()
+    for ref, asset in assets.items():
+        if asset.part is not None:
+            used.add(asset.part)
+            data = parts.get(asset.part)
+            if data is None:
+                msg = f"The body has no part named {asset.part[:64]!r}"
+                yield _issue("assets", ref, "part", msg=msg, type="missing")
+                continue
+            at = "part"
+        else:
+            at = "data_base64"
+            data = _decode(asset.data_base64 or "")
+            if data is None:
+                yield _issue("assets", ref, at, msg="Input should be valid base64", type="base64_invalid")
+                continue
+        if not data.startswith(IMAGE_SIGNATURES):
+            yield _issue("assets", ref, at, msg="The image is neither a PNG nor a JPEG", type="image_invalid")
+        elif not ref or not any(ref in text for text in _strings_of(request)):
+            msg = "The asset occurs nowhere in state, instructions or criteria"
+            yield _issue("assets", ref, msg=msg, type="unused_asset")
+    for name in parts:
+        if name not in used:
+            yield _issue("assets", msg=f"The part {name[:64]!r} belongs to no asset", type="unknown_part")
+
+
+def _decode(text: str) -> bytes | None:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+
+
+def _strings_of(request: SystemOneRequest) -> Iterator[str]:
+    """Every string that the model would read."""
+    yield from _strings(request.state)
+    yield from _strings(request.instructions)
+    for question in request.questions.values():
+        yield from _strings(question.instructions)
+        match question:
+            case Noul(criteria=criteria) if criteria is not None:
+                yield from _strings([criteria.true, criteria.false])
+            case Choice(criteria=options):
+                yield from _strings(options)
+            case Score(criteria=levels):
+                yield from _strings(levels)
+            case _:
+                pass
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield key
+            yield from _strings(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _strings(item)
+
+
+def _issue(*loc: str, msg: str, type: str) -> Issue:
+    return Issue(loc=["body", *loc], msg=msg, type=type)

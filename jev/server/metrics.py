@@ -1,0 +1,72 @@
+"""Prometheus metrics of one app, in a registry of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+LATENCY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+ENGINE_COUNTERS = {
+    "reads": ("jev_reads", "Canvas reads"),
+    "rows_prefill": ("jev_rows_prefill", "Prompt rows computed"),
+    "rows_read": ("jev_rows_read", "Canvas rows computed"),
+    "prefix_hits": ("jev_prefix_cache_hits", "Prompt prefixes found in the cache"),
+    "prefix_misses": ("jev_prefix_cache_misses", "Prompt prefixes that had to be computed"),
+}
+
+
+class Metrics:
+    """What `GET /metrics` shows.
+
+    Args:
+        pending: returns the requests and tokens that are waiting or running.
+        stats: returns the engine's cumulative numbers; empty while there is no engine.
+    """
+
+    def __init__(self, pending: Callable[[], tuple[int, int]], stats: Callable[[], dict[str, float]]) -> None:
+        self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "jev_requests", "Finished HTTP requests", ["path", "status"], registry=self._registry
+        )
+        self._seconds = Histogram(
+            "jev_request_seconds",
+            "Seconds from a request's first byte to its answer",
+            ["path"],
+            buckets=LATENCY_BUCKETS,
+            registry=self._registry,
+        )
+        waiting = Gauge("jev_pending_requests", "Requests waiting or running", registry=self._registry)
+        waiting.set_function(lambda: pending()[0])
+        tokens = Gauge("jev_pending_tokens", "Tokens of them", registry=self._registry)
+        tokens.set_function(lambda: pending()[1])
+        self._registry.register(_EngineCollector(stats))
+        ProcessCollector(registry=self._registry)
+
+    def observe(self, path: str, status: int, seconds: float) -> None:
+        """Count one finished request; `path` is a route, never what the caller typed."""
+        self._requests.labels(path, str(status)).inc()
+        self._seconds.labels(path).observe(seconds)
+
+    def render(self) -> bytes:
+        """Return the text exposition."""
+        return generate_latest(self._registry)
+
+
+class _EngineCollector(Collector):
+    """Shows the engine's own counters as they are at the moment of a scrape."""
+
+    def __init__(self, stats: Callable[[], dict[str, float]]) -> None:
+        self._stats = stats
+
+    def collect(self) -> Iterator[Metric]:
+        stats = self._stats()
+        for key, (name, text) in ENGINE_COUNTERS.items():
+            yield CounterMetricFamily(name, text, value=stats.get(key, 0.0))
+        yield GaugeMetricFamily(
+            "jev_prefix_cache_bytes", "Bytes of cached prompt prefixes", value=stats.get("prefix_bytes", 0.0)
+        )

@@ -1,0 +1,89 @@
+"""Around every request: an id, the last line of defence against exceptions, a log line and metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Collection
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from jev.errors import ModelUnavailableError, ServerError
+from jev.scheduler import crash_report
+from jev.server.errors import CLIENT_GONE, error_response
+from jev.server.logs import log_request
+from jev.server.metrics import Metrics
+from jev.server.record import RequestRecord
+
+logger = logging.getLogger(__name__)
+
+
+class RequestMiddleware:
+    """Outermost layer of the app.
+
+    Args:
+        app: what it wraps.
+        metrics: where finished requests are counted.
+        paths: the routes there are; any other path is counted and logged as "unmatched".
+    """
+
+    def __init__(self, app: ASGIApp, *, metrics: Metrics, paths: Collection[str]) -> None:
+        self._app = app
+        self._metrics = metrics
+        self._paths = paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one ASGI connection."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        record = RequestRecord()
+        record.attach(scope)
+        began = time.perf_counter()
+        status: int | None = None
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                name = record.id.encode()
+                ids = [(b"x-typesafe-request-id", name), (b"x-request-id", name)]
+                message = {**message, "headers": [*message.get("headers", []), *ids]}
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_id)
+        except asyncio.CancelledError:
+            # The server is stopping and has waited long enough.
+            if status is not None:
+                raise
+            await error_response(ModelUnavailableError("The server is shutting down"))(
+                scope, receive, send_with_id
+            )
+        except Exception as error:
+            logger.error("request %s failed: %s", record.id, crash_report(error))
+            if status is not None:
+                raise  # too late for a response: the connection has to break
+            await error_response(ServerError())(scope, receive, send_with_id)
+        finally:
+            self._finish(scope, record, status or CLIENT_GONE, time.perf_counter() - began)
+
+    def _finish(self, scope: Scope, record: RequestRecord, status: int, seconds: float) -> None:
+        path = scope["path"] if scope["path"] in self._paths else "unmatched"
+        self._metrics.observe(path, status, seconds)
+        fields: dict[str, Any] = {
+            "id": record.id,
+            "method": scope["method"][:16],
+            "path": path,
+            "status": status,
+            "ms": round(seconds * 1000, 1),
+        }
+        if record.questions is not None:
+            fields["questions"] = record.questions
+        if record.tokens is not None:
+            fields["tokens"] = record.tokens
+        if record.queue_seconds is not None:
+            fields["queue_ms"] = round(record.queue_seconds * 1000, 1)
+        log_request(fields)

@@ -1,0 +1,168 @@
+"""The routes: decisions and models behind the key; health, readiness and metrics open."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import time
+from collections.abc import Awaitable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from fastapi import APIRouter, Depends, Request
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.types import Receive
+
+from jev.errors import InvalidRequestError, OverloadedError
+from jev.schemas import Issue, ModelList, SystemOneResponse, Warning, parse_json, parse_request
+from jev.server.body import Media, receive_body
+from jev.server.errors import ClientGoneError
+from jev.server.evidence import check_evidence
+from jev.server.metrics import Metrics
+from jev.server.openapi import ERRORS, SYSTEMONE
+from jev.server.record import RequestRecord
+from jev.server.service import Service
+
+if TYPE_CHECKING:
+    from jev.engine import Plan
+
+T = TypeVar("T")
+
+
+def service_of(request: Request) -> Service:
+    """Return the app's shared state."""
+    return request.app.state.service
+
+
+async def guard(request: Request) -> None:
+    """Check the key and the rate, before anything of the body is read."""
+    service = service_of(request)
+    caller = service.authenticator.check(request.headers)
+    if caller is None:
+        caller = request.client.host if request.client else "unknown"
+    service.rate_limiter.check(caller)
+
+
+api = APIRouter(prefix="/v1", dependencies=[Depends(guard)], responses=ERRORS)
+ops = APIRouter()
+
+
+@api.post("/systemone", summary="Answer typed questions about a state", tags=["decisions"], **SYSTEMONE)
+async def systemone(request: Request) -> Response:
+    """Read the state once and return a probability for every label of every question."""
+    service = service_of(request)
+    service.serving()  # without a model, say so before the body is read
+    media = Media.of(request.headers)
+    deadline = time.monotonic() + _seconds_allowed(request, service.settings.request_timeout_s)
+    with service.bodies.lease() as lease:
+        raw = await receive_body(
+            request.receive,
+            request.headers,
+            lease,
+            limit=service.settings.max_body_bytes,
+            seconds=service.settings.body_timeout_s,
+        )
+        plan, warnings = await _unless_gone(request.receive, _prepare(service, media, raw, deadline))
+        del raw
+    record = RequestRecord.of(request.scope)
+    record.questions, record.tokens = plan.questions, plan.tokens
+    answer = service.serving()[1].submit(plan, deadline=deadline)
+    response, record.queue_seconds = await _unless_gone(request.receive, answer)
+    return Response(to_json(response, warnings), media_type="application/json")
+
+
+@api.get("/models", summary="List the models", response_model=ModelList, tags=["decisions"])
+async def models(request: Request) -> Response:
+    """List what the `model` field of a request may name."""
+    engine, _ = service_of(request).serving()
+    return JSONResponse(ModelList(models=engine.models()).model_dump())
+
+
+@ops.head("/health", include_in_schema=False)
+@ops.get("/health", summary="Whether the process is alive", tags=["operations"])
+async def health() -> dict[str, str]:
+    """Answer at once, also while the model is loading."""
+    return {"status": "ok"}
+
+
+@ops.head("/ready", include_in_schema=False)
+@ops.get("/ready", summary="Whether requests are served", tags=["operations"], responses={503: ERRORS[503]})
+async def ready(request: Request) -> dict[str, str]:
+    """Answer 200 once the model is loaded, 503 before that and when it could not be."""
+    engine, _ = service_of(request).serving()
+    return {"status": "ready", "model": engine.name}
+
+
+@ops.get("/metrics", summary="Prometheus metrics", tags=["operations"], response_class=PlainTextResponse)
+async def metrics(request: Request) -> Response:
+    """Show counters, latencies, the queue, the prefix cache and the process."""
+    shown: Metrics = request.app.state.metrics
+    return Response(shown.render(), headers={"content-type": CONTENT_TYPE_LATEST})
+
+
+def to_json(response: SystemOneResponse, warnings: Sequence[Warning]) -> bytes:
+    """Return the 200 body. Numbers that JSON does not have raise ValueError: they are never sent as null."""
+    body: dict[str, Any] = response.model_dump(mode="json")
+    body["x_warnings"] = [warning.model_dump(mode="json") for warning in warnings] or None
+    for key in ("x_warnings", "x_diagnostics"):
+        if body[key] is None:
+            del body[key]
+    return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
+async def _prepare(service: Service, media: Media, raw: bytes, deadline: float) -> tuple[Plan, list[Warning]]:
+    """Turn a raw body into a plan, on a worker thread."""
+    engine, _ = service.serving()
+    limit = service.settings.max_expanded_bytes
+
+    def work() -> tuple[Plan, list[Warning]]:
+        body, parts = media.unpack(raw, limit)
+        request, warnings = parse_request(parse_json(body))
+        check_evidence(request, parts)
+        return engine.prepare(request), warnings
+
+    try:
+        async with asyncio.timeout(deadline - time.monotonic()):
+            return await service.in_worker(work)
+    except TimeoutError:
+        raise OverloadedError(
+            "The deadline passed while the request was being prepared", retry_after=1
+        ) from None
+
+
+async def _unless_gone(receive: Receive, work: Awaitable[T]) -> T:
+    """Await `work`, but cancel it and raise ClientGoneError as soon as the client closes the connection."""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_disconnect(receive))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientGoneError
+        return task.result()
+    finally:
+        task.cancel()
+        gone.cancel()
+        await asyncio.wait({task, gone})
+        if not task.cancelled():
+            task.exception()  # seen, even when the client has gone and nobody raises it
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _seconds_allowed(request: Request, limit: float) -> float:
+    """The deadline in seconds: the setting, or less if the caller's `timeout` header says so."""
+    text = request.headers.get("timeout")
+    if text is None:
+        return limit
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not (seconds > 0 and math.isfinite(seconds)):
+        msg = "Input should be a number of seconds greater than 0"
+        raise InvalidRequestError.of([Issue(loc=["header", "timeout"], msg=msg, type="float_parsing")])
+    return min(limit, seconds)

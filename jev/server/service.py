@@ -1,0 +1,146 @@
+"""What the routes share: the settings, the engine once it is loaded, and its scheduler."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, TypeVar
+
+from jev.errors import ModelUnavailableError
+from jev.scheduler import Scheduler
+from jev.server.auth import Authenticator
+from jev.server.body import BodyBudget
+from jev.server.ratelimit import RateLimiter
+from jev.settings import Settings
+
+if TYPE_CHECKING:
+    from jev.engine import Engine
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+BODIES_IN_MEMORY = 8
+"""Full-size request bodies that may be in memory at once."""
+
+PREPARE_THREADS = min(4, (os.cpu_count() or 1) + 1)
+"""Bodies that are decompressed, parsed and tokenised at once."""
+
+
+class Service:
+    """Holds the state of one app from its start to its end.
+
+    Args:
+        settings: the deployment's settings.
+        engine: a loaded engine; None loads the one that the settings name, in the background.
+    """
+
+    def __init__(self, settings: Settings, engine: Engine | None = None) -> None:
+        self.settings = settings
+        self.authenticator = Authenticator(key.get_secret_value() for key in settings.api_keys)
+        self.rate_limiter = RateLimiter(settings.rate_limit_rpm)
+        self.bodies = BodyBudget(BODIES_IN_MEMORY * settings.max_body_bytes)
+        self.loaded: Future[Engine] = Future()
+        if engine is not None:
+            self.loaded.set_result(engine)
+        self.ready = asyncio.Event()
+        self._serving: tuple[Engine, Scheduler] | None = None
+        self._workers: ThreadPoolExecutor | None = None
+        self._watcher: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begin to serve: at once with an engine, otherwise as soon as one has been loaded."""
+        self._workers = ThreadPoolExecutor(PREPARE_THREADS, thread_name_prefix="jev-prepare")
+        if self.loaded.done():
+            self._serve(self.loaded.result())
+            return
+        self.loaded.set_running_or_notify_cancel()  # from here on no waiter can cancel it
+        threading.Thread(target=self._load, name="jev-load", daemon=True).start()
+        self._watcher = asyncio.create_task(self._serve_when_loaded())
+
+    async def stop(self) -> None:
+        """Cancel what still runs and end the threads."""
+        if self._watcher is not None:
+            self._watcher.cancel()
+        if self._serving is not None:
+            scheduler = self._serving[1]
+            self._serving = None
+            await asyncio.to_thread(scheduler.close)
+        if self._workers is not None:
+            self._workers.shutdown(wait=False, cancel_futures=True)
+
+    def serving(self) -> tuple[Engine, Scheduler]:
+        """Return the engine and its scheduler.
+
+        Raises:
+            ModelUnavailableError: the model is still loading, could not be loaded, or is gone.
+        """
+        if self._serving is None:
+            if not self.loaded.done():
+                raise ModelUnavailableError("The model is loading", retry_after=1)
+            failed = self.loaded.exception() is not None
+            raise ModelUnavailableError(
+                "The model could not be loaded" if failed else "The server is shutting down"
+            )
+        return self._serving
+
+    def pending(self) -> tuple[int, int]:
+        """Requests and tokens that are waiting or running."""
+        return self._serving[1].pending if self._serving is not None else (0, 0)
+
+    def stats(self) -> dict[str, float]:
+        """The engine's cumulative numbers; empty while there is no engine."""
+        return self._serving[0].stats() if self._serving is not None else {}
+
+    async def in_worker(self, work: Callable[[], T]) -> T:
+        """Run slow Python off the event loop, a few at once.
+
+        A worker thread cannot be stopped: when the caller is cancelled, work that has not begun is
+        dropped and the result of work that has is ignored, but its place stays taken until it ends.
+        """
+        assert self._workers is not None, "the app has not started"
+        return await asyncio.get_running_loop().run_in_executor(self._workers, work)
+
+    def _load(self) -> None:
+        try:
+            self.loaded.set_result(load_engine(self.settings))
+        except BaseException as error:  # whoever waits for `loaded` must hear of it, whatever it is
+            self.loaded.set_exception(error)
+
+    async def _serve_when_loaded(self) -> None:
+        try:
+            self._serve(await asyncio.wrap_future(self.loaded))
+        except Exception as error:
+            logger.error("the model could not be loaded: %s", error)
+
+    def _serve(self, engine: Engine) -> None:
+        scheduler = Scheduler(engine, self.settings.max_pending_requests, self.settings.max_pending_tokens)
+        self._serving = (engine, scheduler)
+        self.ready.set()
+
+
+def load_engine(settings: Settings) -> Engine:
+    """Load the model that the settings name; slow.
+
+    Raises:
+        CheckpointError: the checkpoint cannot be used.
+    """
+    import torch  # noqa: PLC0415 - seconds, and not needed to answer /health
+
+    from jev.engine import Engine  # noqa: PLC0415
+
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)
+    return Engine.load(
+        settings.model,
+        device=settings.device,
+        dtype=settings.dtype,
+        max_context=settings.max_context,
+        cache_bytes=settings.cache_bytes,
+        step_rows=settings.step_rows,
+        name=settings.name,
+    )

@@ -1,0 +1,140 @@
+"""Every setting of the server and the command line: one object, read once and passed down."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import ByteSize, Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, SettingsConfigDict
+
+from jev.errors import JevError
+
+Bytes = Annotated[ByteSize, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class SettingsError(JevError, ValueError):
+    """A setting that cannot be used; the message is one sentence that names it."""
+
+
+class Settings(BaseSettings):
+    """What a deployment may decide.
+
+    Precedence: explicit values, then environment (`JEV_PORT`), then a TOML file, then the defaults.
+    Sizes are bytes, or strings such as "32MiB". Use `load` for a TOML file and one-sentence errors.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="JEV_", env_ignore_empty=True, extra="forbid", frozen=True)
+
+    model: Path | None = Field(default=None, description="checkpoint folder; none = the embedded model")
+    name: str | None = Field(
+        default=None, min_length=1, description="model name to answer with; none = the checkpoint's"
+    )
+    device: str = Field(default="cpu", min_length=1, description="torch device, such as cpu or cuda:0")
+    dtype: Literal["float32", "bfloat16", "float16"] = Field(
+        default="float32", description="precision of the arithmetic"
+    )
+    max_context: int | None = Field(
+        default=None, ge=1, description="most tokens of a prompt with its canvas; none = the model's"
+    )
+    cache_bytes: Annotated[ByteSize, Field(ge=0)] = Field(
+        default=ByteSize(256 * 2**20), description="memory for cached prompt prefixes; 0 = no cache"
+    )
+    step_rows: int = Field(default=2048, ge=1, description="most rows of one forward pass")
+    threads: int | None = Field(default=None, ge=1, description="torch threads; none = torch decides")
+
+    host: str = Field(default="127.0.0.1", min_length=1, description="address to listen on")
+    port: int = Field(default=8000, ge=0, le=65535, description="port to listen on; 0 = any free one")
+    api_keys: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
+        default=(), description="accepted bearer keys (a list, or comma separated); none = no authentication"
+    )
+    rate_limit_rpm: int = Field(
+        default=0, ge=0, description="requests a minute and key (or client address); 0 = no limit"
+    )
+
+    max_body_bytes: Bytes = Field(default=ByteSize(32 * 2**20), description="largest request body as sent")
+    max_expanded_bytes: Bytes = Field(
+        default=ByteSize(64 * 2**20), description="largest request body once decompressed"
+    )
+    max_header_bytes: Bytes = Field(default=ByteSize(64 * 2**10), description="largest head of a request")
+    max_pending_requests: int = Field(default=64, ge=1, description="most requests waiting or running")
+    max_pending_tokens: int = Field(
+        default=262144, ge=1, description="most tokens of all requests waiting or running"
+    )
+    request_timeout_s: Seconds = Field(default=60.0, description="deadline of a request")
+    body_timeout_s: Seconds = Field(default=30.0, description="time for a request body to arrive")
+    keep_alive_s: int = Field(default=15, ge=1, description="how long an idle connection stays open")
+    shutdown_timeout_s: int = Field(default=30, ge=0, description="time for requests to finish when stopping")
+
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="least severe line to log"
+    )
+    log_json: bool = Field(default=False, description="log one JSON object a line instead of text")
+
+    @field_validator("api_keys", mode="before")
+    @classmethod
+    def _split_keys(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        keys = [key.strip() for key in value.split(",") if key.strip()]
+        # An empty list would silently turn authentication off.
+        if not keys:
+            raise ValueError("there is no key in it")
+        return keys
+
+    @field_validator("api_keys")
+    @classmethod
+    def _sendable_keys(cls, keys: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
+        for key in keys:
+            text = key.get_secret_value()
+            if not text or not all("!" <= character <= "~" for character in text):
+                raise ValueError("a key is one or more printable ASCII characters without spaces")
+        return keys
+
+    @classmethod
+    def load(cls, config: str | Path | None = None, **overrides: Any) -> Settings:
+        """Read the environment and, if given, a TOML file; overrides that are None count as not given.
+
+        Raises:
+            SettingsError: for a file that cannot be read, an unknown setting or a bad value.
+        """
+        file = _read_toml(Path(config)) if config is not None else {}
+        for key in file:
+            if key not in cls.model_fields:
+                close = difflib.get_close_matches(key, cls.model_fields, n=1)
+                hint = f"; did you mean {close[0]!r}?" if close else ""
+                raise SettingsError(f"{config}: unknown setting {key!r}{hint}")
+        given = {key: value for key, value in overrides.items() if value is not None}
+        try:
+            return cls(**{**file, **EnvSettingsSource(cls)(), **given})
+        except ValidationError as error:
+            raise SettingsError(_sentence(error, given, config)) from None
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"{path}: cannot be read ({error.strerror})") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: is not valid TOML ({error})") from None
+
+
+def _sentence(error: ValidationError, given: dict[str, Any], config: str | Path | None) -> str:
+    """Name each bad setting and where it came from, never its value: it may be a key."""
+    parts: list[str] = []
+    for row in error.errors(include_url=False, include_context=False, include_input=False):
+        name = str(row["loc"][0]) if row["loc"] else "settings"
+        variable = f"JEV_{name.upper()}"
+        if name in given or name not in Settings.model_fields:
+            source = ""
+        elif os.environ.get(variable):
+            source = f" (from {variable})"
+        else:
+            source = f" (in {config})"
+        parts.append(f"{name}{source}: {row['msg'].removeprefix('Value error, ')}")
+    return "; ".join(parts)

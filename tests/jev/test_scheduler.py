@@ -1,0 +1,314 @@
+"""The scheduler admits a bounded amount, runs it in order on one thread, and lets go of what nobody wants."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from jev.errors import InvalidRequestError, ModelUnavailableError, OverloadedError, ServerError
+from jev.scheduler import Scheduler
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@dataclass
+class Plan:
+    tokens: int = 1
+    name: str = ""
+    raises: BaseException | None = None
+    gate: threading.Event | None = None
+
+
+class Stopped(Exception):
+    """What the fake engine raises when it is cancelled."""
+
+
+@dataclass
+class Engine:
+    """Runs a plan until its gate opens, looking at `cancelled` in between."""
+
+    ran: list[str] = field(default_factory=list)
+    stopped: list[str] = field(default_factory=list)
+    threads: set[int] = field(default_factory=set)
+    started: threading.Event = field(default_factory=threading.Event)
+
+    def run(self, plan: Plan, *, cancelled: Callable[[], bool]) -> str:
+        self.threads.add(threading.get_ident())
+        self.started.set()
+        while plan.gate is not None and not plan.gate.wait(0.005):
+            if cancelled():
+                self.stopped.append(plan.name)
+                raise Stopped
+        if plan.raises is not None:
+            raise plan.raises
+        self.ran.append(plan.name)
+        return f"answer {plan.name}"
+
+
+@pytest.fixture
+def engine() -> Engine:
+    return Engine()
+
+
+@pytest.fixture
+def scheduler(engine: Engine) -> Iterator[Any]:
+    scheduler: Any = Scheduler(engine, max_requests=4, max_tokens=100)  # pyright: ignore[reportArgumentType]
+    yield scheduler
+    scheduler.close(timeout=5)
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    """Wait for something that another thread does."""
+    for _ in range(1000):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("it did not happen")
+
+
+async def hold(scheduler: Any, engine: Engine, tokens: int = 1) -> tuple[threading.Event, asyncio.Task[Any]]:
+    """Keep the model busy until the returned event is set."""
+    gate = threading.Event()
+    engine.started.clear()
+    task = asyncio.create_task(scheduler.submit(Plan(tokens, "held", gate=gate)))
+    await until(engine.started.is_set)
+    return gate, task
+
+
+async def test_it_answers_with_the_time_spent_in_the_queue(scheduler: Any, engine: Engine) -> None:
+    gate, first = await hold(scheduler, engine)
+    second = asyncio.create_task(scheduler.submit(Plan(name="b")))
+    await asyncio.sleep(0.1)
+    gate.set()
+    assert (await first)[1] < 0.1
+    answer, queued = await second
+    assert answer == "answer b"
+    assert 0.1 <= queued < 5
+
+
+async def test_first_in_first_out_on_one_thread(scheduler: Any, engine: Engine) -> None:
+    gate, first = await hold(scheduler, engine)
+    rest = [asyncio.create_task(scheduler.submit(Plan(name=name))) for name in "abc"]
+    await asyncio.sleep(0)
+    gate.set()
+    await asyncio.gather(first, *rest)
+    assert engine.ran == ["held", "a", "b", "c"]
+    assert len(engine.threads) == 1
+    assert threading.get_ident() not in engine.threads
+
+
+async def test_too_many_requests_are_refused_at_once(scheduler: Any, engine: Engine) -> None:
+    gate, first = await hold(scheduler, engine)
+    rest = [asyncio.create_task(scheduler.submit(Plan(name=name))) for name in "abc"]
+    await asyncio.sleep(0)
+    assert scheduler.pending == (4, 4)
+    with pytest.raises(OverloadedError, match="4 requests are pending already") as caught:
+        await scheduler.submit(Plan(name="d"))
+    assert caught.value.retry_after == 1.0
+    gate.set()
+    await asyncio.gather(first, *rest)
+    await until(lambda: scheduler.pending == (0, 0))
+    await scheduler.submit(Plan(name="d"))
+
+
+async def test_too_many_tokens_are_refused_at_once(scheduler: Any, engine: Engine) -> None:
+    gate, first = await hold(scheduler, engine, tokens=60)
+    second = asyncio.create_task(scheduler.submit(Plan(40)))
+    await asyncio.sleep(0)
+    with pytest.raises(OverloadedError, match="100 tokens are pending; 1 more exceed the limit of 100"):
+        await scheduler.submit(Plan(1))
+    gate.set()
+    await asyncio.gather(first, second)
+
+
+async def test_a_plan_over_the_token_limit_is_admitted_alone(scheduler: Any, engine: Engine) -> None:
+    assert (await scheduler.submit(Plan(1000, "big")))[0] == "answer big"
+    gate, first = await hold(scheduler, engine)
+    with pytest.raises(OverloadedError):
+        await scheduler.submit(Plan(1000, "big"))
+    gate.set()
+    await first
+
+
+async def test_the_wait_it_asks_for_grows_with_the_queue(scheduler: Any, engine: Engine) -> None:
+    slow = threading.Timer(0.3, lambda: None)
+    gate = threading.Event()
+    slow.function = gate.set
+    slow.start()
+    await scheduler.submit(Plan(tokens=10, gate=gate))  # about 0.03 s a token
+    gate, first = await hold(scheduler, engine, tokens=99)
+    with pytest.raises(OverloadedError) as caught:
+        await scheduler.submit(Plan(tokens=50))
+    assert caught.value.retry_after is not None
+    assert 2.5 <= caught.value.retry_after <= 20
+    gate.set()
+    await first
+
+
+async def test_cancelling_the_caller_takes_queued_work_out(scheduler: Any, engine: Engine) -> None:
+    gate, first = await hold(scheduler, engine)
+    queued = asyncio.create_task(scheduler.submit(Plan(7, "gone")))
+    await until(lambda: scheduler.pending == (2, 8))
+    queued.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await queued
+    assert scheduler.pending == (1, 1)
+    gate.set()
+    await first
+    assert engine.ran == ["held"]
+
+
+async def test_cancelling_the_caller_stops_running_work(scheduler: Any, engine: Engine) -> None:
+    _, first = await hold(scheduler, engine)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    await until(lambda: scheduler.pending == (0, 0))
+    assert engine.stopped == ["held"]
+    assert (await scheduler.submit(Plan(name="next")))[0] == "answer next"
+
+
+async def test_a_deadline_while_queued(scheduler: Any, engine: Engine) -> None:
+    gate, first = await hold(scheduler, engine)
+    with pytest.raises(OverloadedError, match="deadline passed while the request was queued"):
+        await scheduler.submit(Plan(name="late"), deadline=time.monotonic() + 0.05)
+    assert scheduler.pending == (1, 1)
+    gate.set()
+    await first
+    assert engine.ran == ["held"]
+
+
+async def test_a_deadline_while_running(scheduler: Any, engine: Engine) -> None:
+    gate = threading.Event()
+    with pytest.raises(OverloadedError, match="deadline passed while the request was running"):
+        await scheduler.submit(Plan(name="slow", gate=gate), deadline=time.monotonic() + 0.1)
+    await until(lambda: engine.stopped == ["slow"])
+    assert (await scheduler.submit(Plan(name="next")))[0] == "answer next"
+
+
+async def test_a_deadline_that_has_passed_runs_nothing(scheduler: Any, engine: Engine) -> None:
+    with pytest.raises(OverloadedError, match="before the request was queued"):
+        await scheduler.submit(Plan(), deadline=time.monotonic() - 1)
+    assert scheduler.pending == (0, 0)
+    assert engine.ran == []
+
+
+async def test_a_failure_is_the_failure_of_one_request(
+    scheduler: Any, engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    error = ValueError("what the user wrote")
+    error.__cause__ = KeyError("also the user's")
+    with caplog.at_level(logging.ERROR), pytest.raises(ServerError) as caught:
+        await scheduler.submit(Plan(raises=error))
+    assert caught.value.message == "The request failed"
+    assert "ValueError" in caplog.text
+    assert "KeyError" in caplog.text
+    assert "test_scheduler.py" in caplog.text
+    assert "user" not in caplog.text
+    assert (await scheduler.submit(Plan(name="next")))[0] == "answer next"
+
+
+@pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), MemoryError()])
+async def test_no_exception_ends_the_model_thread(scheduler: Any, error: BaseException) -> None:
+    with pytest.raises(ServerError):
+        await scheduler.submit(Plan(raises=error))
+    assert (await scheduler.submit(Plan(name="next")))[0] == "answer next"
+
+
+async def test_errors_meant_for_the_caller_pass_through(scheduler: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="does not fit"):
+        await scheduler.submit(Plan(raises=InvalidRequestError("does not fit")))
+
+
+async def test_closing_cancels_what_is_admitted(scheduler: Any, engine: Engine) -> None:
+    _, running = await hold(scheduler, engine)
+    queued = asyncio.create_task(scheduler.submit(Plan(name="queued")))
+    await until(lambda: scheduler.pending == (2, 2))
+    await asyncio.to_thread(scheduler.close)
+    for task in (running, queued):
+        with pytest.raises(ModelUnavailableError, match="shutting down"):
+            await task
+    assert (engine.ran, engine.stopped) == ([], ["held"])
+    with pytest.raises(ModelUnavailableError, match="shutting down"):
+        await scheduler.submit(Plan())
+
+
+async def test_draining_finishes_what_is_admitted_and_refuses_the_rest(
+    scheduler: Any, engine: Engine
+) -> None:
+    gate, running = await hold(scheduler, engine)
+    queued = asyncio.create_task(scheduler.submit(Plan(name="queued")))
+    await until(lambda: scheduler.pending == (2, 2))
+    closing = asyncio.create_task(asyncio.to_thread(scheduler.close, drain=True))
+    await asyncio.sleep(0.05)
+    with pytest.raises(ModelUnavailableError):
+        await scheduler.submit(Plan())
+    gate.set()
+    await asyncio.gather(running, queued, closing)
+    assert engine.ran == ["held", "queued"]
+
+
+async def test_closing_twice_is_fine(scheduler: Any) -> None:
+    scheduler.close(timeout=5)
+    scheduler.close(drain=True, timeout=5)
+
+
+def test_one_scheduler_serves_several_event_loops(scheduler: Any) -> None:
+    async def ask(name: str) -> str:
+        return (await scheduler.submit(Plan(name=name)))[0]
+
+    assert [asyncio.run(ask(name)) for name in "ab"] == ["answer a", "answer b"]
+
+
+def test_a_loop_that_closed_meanwhile_does_no_harm(scheduler: Any, engine: Engine) -> None:
+    gate = threading.Event()
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(scheduler.submit(Plan(name="orphan", gate=gate)))
+    while not engine.started.is_set():
+        loop.run_until_complete(asyncio.sleep(0.005))
+    loop.close()
+    gate.set()
+
+    async def ask() -> str:
+        return (await scheduler.submit(Plan(name="next")))[0]
+
+    assert asyncio.run(ask()) == "answer next"
+    assert engine.ran == ["orphan", "next"]
+    task._log_destroy_pending = False  # pyright: ignore[reportAttributeAccessIssue]
+
+
+async def test_nothing_is_lost_or_run_twice_under_random_load() -> None:
+    import random
+
+    rng = random.Random(7)
+    engine = Engine()
+    scheduler: Any = Scheduler(engine, max_requests=1000, max_tokens=10**6)  # pyright: ignore[reportArgumentType]
+
+    async def one(number: int) -> str | None:
+        task = asyncio.create_task(scheduler.submit(Plan(rng.randint(1, 9), str(number))))
+        if rng.random() < 0.4:
+            await asyncio.sleep(rng.random() * 0.01)
+            task.cancel()
+        try:
+            return (await task)[0]
+        except asyncio.CancelledError:
+            return None
+
+    answers = await asyncio.gather(*(one(number) for number in range(500)))
+    assert all(answer in (None, f"answer {number}") for number, answer in enumerate(answers))
+    assert sum(answer is not None for answer in answers) >= 300
+    assert len(engine.ran) == len(set(engine.ran))
+    await until(lambda: scheduler.pending == (0, 0))
+    scheduler.close(timeout=5)

@@ -1,0 +1,332 @@
+"""`serve` says where it listens once it can answer, survives bad clients, and stops gracefully."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+PROGRAM = """
+import importlib.util, sys, time, threading
+from jev.errors import JevError
+from jev.server import protocol, run, service
+from jev.settings import Settings, SettingsError
+
+spec = importlib.util.spec_from_file_location("fakes", sys.argv[1])
+fakes = importlib.util.module_from_spec(spec)
+sys.modules["fakes"] = fakes
+spec.loader.exec_module(fakes)
+engine = fakes.FakeEngine()
+
+def work(plan, cancelled):
+    for _ in range(int(plan.request.state or 0)):
+        time.sleep(0.01)
+        if cancelled():
+            print("cancelled", flush=True)
+            raise RuntimeError
+
+engine.on_run = work
+{extra}
+try:
+    run.serve(Settings.load(**{settings!r}), {engine})
+except JevError as error:
+    print("error:", error, flush=True)
+    sys.exit(1)
+print("stopped", flush=True)
+"""
+
+
+class Server:
+    """A server process around the fake engine; its state text is how many 10 ms the model works."""
+
+    def __init__(self, *, extra: str = "", engine: str = "engine", **settings: Any) -> None:
+        settings = {"port": 0, "log_json": True, **settings}
+        program = PROGRAM.format(extra=textwrap.dedent(extra), engine=engine, settings=settings)
+        fakes = Path(__file__).with_name("conftest.py")
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("JEV_")}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", program, str(fakes)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        assert self.process.stdout is not None
+        self.line = self.process.stdout.readline().strip()
+        self.url = next((word for word in self.line.split() if word.startswith("http://")), "")
+        self.port = int(self.url.rpartition(":")[2]) if self.url else 0
+
+    def ask(self, work: int = 0) -> httpx.Response:
+        question = {"type": "noul", "instructions": "?"}
+        body = {"state": str(work), "questions": {"q": question}}
+        return httpx.post(f"{self.url}/v1/systemone", json=body, timeout=30)
+
+    def send(self, data: bytes) -> bytes:
+        """Send raw bytes and return everything that comes back until the server closes."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=10) as connection:
+            connection.sendall(data)
+            answer = b""
+            while piece := connection.recv(65536):
+                answer += piece
+            return answer
+
+    def stop(self, sig: int = signal.SIGTERM) -> tuple[int, str, str]:
+        """Signal the process and return its exit status and what it still wrote."""
+        self.process.send_signal(sig)
+        return self.ended()
+
+    def ended(self) -> tuple[int, str, str]:
+        """Wait for the process to end by itself."""
+        out, err = self.process.communicate(timeout=30)
+        return self.process.returncode, out, err
+
+    def kill(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def spawn() -> Iterator[Callable[..., Server]]:
+    servers: list[Server] = []
+
+    def spawn(**options: Any) -> Server:
+        servers.append(Server(**options))
+        return servers[-1]
+
+    yield spawn
+    for server in servers:
+        server.kill()
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Server]:
+    """One server for all tests that leave it as it was; impatient with connections that stall."""
+    server = Server(extra="protocol.STALL_SECONDS = 0.5", keep_alive_s=1)
+    yield server
+    server.kill()
+
+
+def test_it_says_where_it_listens_and_stops_cleanly(spawn: Callable[..., Server]) -> None:
+    server = spawn()
+    assert server.line == f"jev listening on http://127.0.0.1:{server.port} (model fake-1)"
+    assert server.port > 0
+    response = server.ask()
+    assert response.status_code == 200
+    assert "server" not in response.headers
+    code, out, err = server.stop()
+    assert (code, out) == (0, "stopped\n")
+    lines = [json.loads(line) for line in err.splitlines()]
+    assert [line["status"] for line in lines] == [200]
+    assert lines[0]["id"] == response.headers["x-request-id"]
+
+
+def test_ctrl_c_stops_cleanly(spawn: Callable[..., Server]) -> None:
+    code, out, err = spawn().stop(signal.SIGINT)
+    assert (code, out, err) == (0, "stopped\n", "")
+
+
+def test_running_requests_finish_before_it_stops(spawn: Callable[..., Server]) -> None:
+    server = spawn()
+    answers: list[httpx.Response] = []
+    threads = [threading.Thread(target=lambda: answers.append(server.ask(50))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.3)
+    server.process.send_signal(signal.SIGTERM)
+    time.sleep(0.3)
+    with pytest.raises(httpx.TransportError):
+        httpx.get(f"{server.url}/health")
+    for thread in threads:
+        thread.join()
+    assert [answer.status_code for answer in answers] == [200, 200]
+    assert server.stop()[:2] == (0, "stopped\n")
+
+
+def test_requests_that_take_too_long_to_finish_are_cut_off(spawn: Callable[..., Server]) -> None:
+    server = spawn(shutdown_timeout_s=1)
+    answers: list[httpx.Response] = []
+    thread = threading.Thread(target=lambda: answers.append(server.ask(100_000)))
+    thread.start()
+    time.sleep(0.3)
+    started = time.perf_counter()
+    code, out, _ = server.stop()
+    thread.join()
+    assert time.perf_counter() - started < 10
+    assert code == 0
+    assert out.splitlines() == ["cancelled", "stopped"]
+    assert answers[0].status_code == 503
+    assert answers[0].json()["detail"]["message"] == "The server is shutting down"
+
+
+def test_a_client_that_hangs_up_stops_the_model(spawn: Callable[..., Server]) -> None:
+    server = spawn()
+    body = json.dumps({"state": "100000", "questions": {"q": {"type": "noul", "instructions": "?"}}}).encode()
+    head = f"POST /v1/systemone HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    connection = socket.create_connection(("127.0.0.1", server.port))
+    connection.sendall(head + body)
+    time.sleep(0.3)
+    connection.close()
+    assert server.process.stdout is not None
+    assert server.process.stdout.readline() == "cancelled\n"
+    assert server.ask().status_code == 200
+    err = server.stop()[2]
+    assert [json.loads(line)["status"] for line in err.splitlines()] == [499, 200]
+
+
+def test_an_address_in_use_is_one_sentence(spawn: Callable[..., Server]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        server = spawn(port=port)
+        assert server.line == f"error: Cannot listen on 127.0.0.1:{port}: Address already in use"
+        assert server.ended()[0] == 1
+
+
+def test_a_host_that_does_not_exist_is_one_sentence(spawn: Callable[..., Server]) -> None:
+    server = spawn(host="no-such-host.invalid")
+    assert server.line.startswith("error: Cannot listen on no-such-host.invalid:0: ")
+    assert server.ended()[0] == 1
+
+
+def test_a_model_that_cannot_be_loaded_ends_it(spawn: Callable[..., Server]) -> None:
+    extra = """
+    def load_engine(settings):
+        raise SettingsError("model.safetensors is cut short")
+    service.load_engine = load_engine
+    """
+    server = spawn(extra=extra, engine="None")
+    assert server.line == "error: model.safetensors is cut short"
+    code, _, err = server.ended()
+    assert code == 1
+    assert "the model could not be loaded: model.safetensors is cut short" in err
+    assert "Traceback" not in err
+
+
+def test_it_is_healthy_but_silent_while_the_model_loads(spawn: Callable[..., Server]) -> None:
+    extra = """
+    print("loading", flush=True)
+    def load_engine(settings):
+        sys.stdin.readline()
+        return engine
+    service.load_engine = load_engine
+    listen = run._listen
+    def shown(host, port):
+        listener = listen(host, port)
+        print("http://127.0.0.1:%d" % listener.getsockname()[1], flush=True)
+        return listener
+    run._listen = shown
+    """
+    program = PROGRAM.format(extra=textwrap.dedent(extra), engine="None", settings={"port": 0})
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, str(Path(__file__).with_name("conftest.py"))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == "loading\n"
+        url = process.stdout.readline().strip()
+        assert httpx.get(f"{url}/health", timeout=30).status_code == 200
+        assert httpx.get(f"{url}/ready").status_code == 503
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline().startswith(f"jev listening on {url} ")
+        assert httpx.get(f"{url}/ready").status_code == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_it_can_be_stopped_while_the_model_loads(spawn: Callable[..., Server]) -> None:
+    extra = """
+    def load_engine(settings):
+        print("loading", flush=True)
+        time.sleep(3600)
+    service.load_engine = load_engine
+    """
+    server = spawn(extra=extra, engine="None")
+    assert server.line == "loading"
+    code, out, _ = server.stop()
+    assert (code, out) == (0, "stopped\n")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"nonsense\r\n\r\n",
+        b"GET / HTTP/2\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",  # no Host
+        b"GET / HTTP/1.1\r\nHost: x\r\nBad Header: y\r\n\r\n",
+        b"POST /v1/systemone HTTP/1.1\r\nHost: x\r\nContent-Length: many\r\n\r\n",
+        b"POST /v1/systemone HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 200,
+        b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"a" * 1_000_000 + b"\r\n\r\n",
+    ],
+)
+def test_bytes_that_are_not_http_get_a_400_in_json(shared: Server, data: bytes) -> None:
+    head, _, body = shared.send(data).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert b"content-type: application/json" in head.lower()
+    assert b"x-typesafe-request-id: req_" in head.lower()
+    assert json.loads(body)["detail"]["error_type"] == "invalid_request_error"
+    assert shared.ask().status_code == 200
+
+
+def test_a_broken_chunk_does_not_disturb_the_next_client(shared: Server) -> None:
+    data = b"POST /v1/systemone HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"
+    assert shared.send(data).startswith(b"HTTP/1.1 400 ")
+    assert shared.ask().status_code == 200
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"GET / HT",
+        b"GET /health HTTP/1.1\r\nHost: x\r\n\r\nGET / HT",
+        b"POST /v1/models HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{",
+    ],
+)
+def test_a_connection_that_stalls_is_closed(shared: Server, data: bytes) -> None:
+    started = time.perf_counter()
+    shared.send(data)
+    assert 0.2 < time.perf_counter() - started < 5
+
+
+def test_a_slow_answer_is_not_a_stall(shared: Server) -> None:
+    assert shared.ask(120).status_code == 200
+
+
+def test_a_connection_is_kept_for_further_requests(shared: Server) -> None:
+    with httpx.Client(base_url=shared.url) as client:
+        for _ in range(3):
+            assert client.get("/health").status_code == 200
+            assert client.post("/v1/systemone", content=b"{").status_code == 422
+            assert client.post("/v1/models", content=b"x" * 100_000).status_code == 405
+        pool: Any = client._transport
+        assert len(pool._pool.connections) == 1
+
+
+def test_an_ipv6_address_is_shown_in_brackets(spawn: Callable[..., Server]) -> None:
+    server = spawn(host="::1")
+    if server.line.startswith("error: "):
+        pytest.skip("this machine has no IPv6")
+    assert server.url == f"http://[::1]:{server.port}"
+    assert httpx.get(f"{server.url}/health").status_code == 200
