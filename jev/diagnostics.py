@@ -69,7 +69,7 @@ def _question(name: str, group: Group | None, reads: Reads | None, run: Run, *, 
         return {"reads": 0, "note": "a single alternative needs no read"}
     mean = reads.probabilities
     masses = [
-        math.exp(reading.log_mass[index])
+        min(1.0, math.exp(reading.log_mass[index]))  # rounding may lift it over 1
         for unit in group.units
         for index, slot in enumerate(unit.slots)
         if slot.question == name

@@ -63,29 +63,24 @@ def plan_joint(request: SystemOneRequest, context: PromptContext) -> Plan:
     chunks = _chunks(asked, indexed, limit, context)
     state = (*context.tokenizer.encode(render_text(request.state).strip()), *context.template.answer_turn)
     groups = []
+    prefix: tuple[int, ...] = ()
+    prompt = rows = 0
     for number, chunk in enumerate(chunks):
         shared = request.chunk_prompt == "shared" and len(chunks) > 1
-        system = _system_text(request, asked if shared else chunk, indexed, partial=shared)
+        if not (shared and prefix):
+            system = _system_text(request, asked if shared else chunk, indexed, partial=shared)
+            prefix = context.template.open_user(system)
         canvas, slots = _canvas(chunk, indexed, limit, context)
-        unit = Unit(
-            prefix=context.template.open_user(system),
-            branch=state,
-            canvas=canvas,
-            slots=slots,
-            noise=NoiseSource(context.vocab_size, request.seed + CHUNK_SEED * number, stride=READ_SEED),
-        )
-        check_fit(
-            len(unit.prefix) + len(unit.branch) + len(canvas),
-            context.max_context,
-            "the state with its questions and canvas",
-        )
+        noise = NoiseSource(context.vocab_size, request.seed + CHUNK_SEED * number, stride=READ_SEED)
+        needed = len(prefix) + len(state) + len(canvas)
+        check_fit(needed, context.max_context, "the state with its questions and canvas")
+        rows += needed
+        # Checked chunk by chunk, so that no more is tokenised than what is the first too much.
+        check_fit(rows, context.max_request_tokens, "the whole request", least=True)
+        prompt += len(prefix) + len(state)
+        unit = Unit(prefix=prefix, branch=state, canvas=canvas, slots=slots, noise=noise)
         groups.append(Group((unit,), tuple(one.name for one in chunk)))
-    units = [group.units[0] for group in groups]
-    prompt = sum(len(unit.prefix) + len(unit.branch) for unit in units)
     answer = sum(_rows(chunk, indexed, context) for chunk in chunks)
-    check_fit(
-        prompt + sum(len(unit.canvas) for unit in units), context.max_request_tokens, "the whole request"
-    )
     return Plan(request, tuple(groups), prompt, answer)
 
 

@@ -43,22 +43,28 @@ def plan_isolated(request: SystemOneRequest, context: PromptContext) -> Plan:
     check_length(request, context)
     template = context.template
     prefix = template.open_user(system_text(request.instructions), render_text(request.state))
+    check_fit(len(prefix), context.max_context, "the state")
     groups = []
+    branches = canvases = 0
     for name, question in request.questions.items():
         if alternatives(question) == 1:
             continue
-        units = tuple(
-            _unit(name, question, order, prefix, request.seed, context)
-            for order in rotations(question, request.permutations)
-        )
-        groups.append(Group(units, (name,)))
-    units = [unit for group in groups for unit in group.units]
-    branches = sum(len(unit.branch) for unit in units)
-    canvases = sum(len(unit.canvas) for unit in units)
-    if units:
-        longest = max(len(unit.branch) + len(unit.canvas) for unit in units)
-        check_fit(len(prefix) + longest, context.max_context, "the state with its longest question")
-        check_fit(len(prefix) + branches + canvases, context.max_request_tokens, "the whole request")
+        units = []
+        for order in rotations(question, request.permutations):
+            unit = _unit(name, question, order, prefix, request.seed, context)
+            branches += len(unit.branch)
+            canvases += len(unit.canvas)
+            # Checked one by one, so that no more is tokenised than what is the first too much.
+            check_fit(
+                len(prefix) + len(unit.branch) + len(unit.canvas),
+                context.max_context,
+                "the state with one of its questions",
+            )
+            check_fit(
+                len(prefix) + branches + canvases, context.max_request_tokens, "the whole request", least=True
+            )
+            units.append(unit)
+        groups.append(Group(tuple(units), (name,)))
     return Plan(request, tuple(groups), len(prefix) + branches, canvases)
 
 
@@ -93,28 +99,34 @@ def labels_for(name: str, question: Question, labels: Labels) -> Sequence[Label]
     return pool[:count]
 
 
-def check_fit(needed: int, limit: int, what: str) -> None:
-    """Refuse what is longer than `limit` tokens, naming both numbers."""
+def check_fit(needed: int, limit: int, what: str, *, least: bool = False) -> None:
+    """Refuse what is longer than `limit` tokens, naming both numbers; `least` = it may be longer still."""
     if needed > limit:
         raise InvalidRequestError.at(
             "state",
-            msg=f"Too long: {what} needs {needed} tokens, the limit is {limit}",
+            msg=f"Too long: {what} needs {'at least ' if least else ''}{needed} tokens, the limit is {limit}",
             type="tokens_exceeded",
         )
 
 
 def check_length(request: SystemOneRequest, context: PromptContext) -> None:
     """Refuse text that is too long however it is tokenised, before paying for tokenising it."""
-    characters = len(render_text(request.state)) + len(render_text(request.instructions or ""))
-    at_least = -(-characters // context.tokenizer.longest)
-    if at_least > context.max_context:
-        check_fit(at_least, context.max_context, "the state (at the very least)")
+    state = len(render_text(request.state)) + len(render_text(request.instructions or ""))
+    _check_characters(state, context, context.max_context, "the state")
+    total = state
     for question in request.questions.values():
-        characters += len(instructions_text(question))
         count = alternatives(question)
-        characters += sum(map(len, label_lines(question, [""] * count, range(count))))
-    at_least = -(-characters // context.tokenizer.longest)
-    check_fit(at_least, context.max_request_tokens, "the whole request (at the very least)")
+        if count == 1:
+            continue
+        lines = label_lines(question, [""] * count, range(count))
+        own = len(instructions_text(question)) + sum(map(len, lines))
+        _check_characters(state + own, context, context.max_context, "the state with one of its questions")
+        total += own * len(rotations(question, request.permutations))
+    _check_characters(total, context, context.max_request_tokens, "the whole request")
+
+
+def _check_characters(count: int, context: PromptContext, limit: int, what: str) -> None:
+    check_fit(-(-count // context.tokenizer.longest), limit, what, least=True)
 
 
 def _unit(
