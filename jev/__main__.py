@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+import jev._openmp  # noqa: F401 - before any command imports torch
+
 
 def main() -> None:
     """Run the command line; without the packages it needs, say in one line how to get them."""

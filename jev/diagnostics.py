@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from jev.decide import Reads, argmax, entropy
-from jev.plan import Group
+from jev.plan import Group, Unit
 
 if TYPE_CHECKING:
     from jev.engine import Run
@@ -16,6 +16,9 @@ def diagnostics(run: Run, reads: dict[str, Reads], elapsed_s: float) -> dict[str
     """Build the diagnostics of a finished run. Times are milliseconds, entropies nats."""
     plan, request = run.plan, run.plan.request
     groups = {question: group for group in plan.groups for question in group.questions}
+    prefixes: dict[bytes, Unit] = {}
+    for unit in plan.units:
+        prefixes.setdefault(unit.prefix_key, unit)
     report: dict[str, Any] = {
         "layout": request.layout,
         "probability_semantics": "conditional_label_softmax_temperature_1",
@@ -30,7 +33,7 @@ def diagnostics(run: Run, reads: dict[str, Reads], elapsed_s: float) -> dict[str
         "permutations": request.permutations,
         "reads": sum(map(len, run.readings.values())),
         "prefixes": {"used": len(run.prefixes), "cached": run.cached_prefixes},
-        "prefix_tokens": sum(map(len, run.prefixes)),
+        "prefix_tokens": sum(len(unit.prefix) for unit in prefixes.values()),
         "timing": {
             "total_ms": round(elapsed_s * 1000, 3),
             "prefill_ms": round(run.prefill_s * 1000, 3),
@@ -43,12 +46,12 @@ def diagnostics(run: Run, reads: dict[str, Reads], elapsed_s: float) -> dict[str
         },
     }
     if request.diagnostics == "full":
-        prefixes = list(run.prefixes)
-        report["prefix_token_ids"] = [list(prefix) for prefix in prefixes]
+        keys = list(prefixes)
+        report["prefix_token_ids"] = [list(unit.prefix) for unit in prefixes.values()]
         report["units"] = [
             {
                 "questions": list(group.questions),
-                "prefix": prefixes.index(unit.prefix),
+                "prefix": keys.index(unit.prefix_key),
                 "branch_token_ids": list(unit.branch),
                 "canvas_token_ids": list(unit.canvas),
                 "slots": [slot.position for slot in unit.slots],

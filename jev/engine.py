@@ -9,26 +9,30 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
+import jev._openmp  # noqa: F401 - before torch
+
+import torch  # isort: skip
 
 from jev.decide import Reads, entropy, softmax, to_alternatives, to_answer
 from jev.diagnostics import diagnostics
 from jev.errors import InvalidRequestError, ModelUnavailableError, NotFoundError
 from jev.joint import plan_joint
 from jev.labels import Labels
+from jev.lru import ByteLRU
 from jev.model import embedded
 from jev.model.cache import PrefixKV
 from jev.model.checkpoint import load_checkpoint
 from jev.model.config import read_json
 from jev.model.diffusion_gemma import DiffusionGemma
 from jev.model.errors import CheckpointError
+from jev.model.packed import ImageSpan
 from jev.model.read import Branch, Canvas, Reading, read
 from jev.model.template import Template
 from jev.model.tokenizer import Tokenizer
-from jev.plan import Group, Plan, Unit, alternatives
-from jev.prefix_cache import PrefixCache
+from jev.parts import Material, unread
+from jev.plan import Group, PlacedImage, Plan, Unit, alternatives
 from jev.prompt import PromptContext, plan_isolated
-from jev.schemas import ATTACHMENT_FIELDS, Answer, ModelInfo, SystemOneRequest, SystemOneResponse, Usage
+from jev.schemas import Answer, ModelInfo, SystemOneRequest, SystemOneResponse, Usage
 
 ALIASES = ("jev-latest", "jev-preview")
 MAX_CANVAS = 64
@@ -45,7 +49,7 @@ class Run:
 
     plan: Plan
     cancelled: Callable[[], bool]
-    prefixes: dict[tuple[int, ...], PrefixKV] = field(default_factory=dict)
+    prefixes: dict[bytes, PrefixKV] = field(default_factory=dict)
     branches: dict[int, Branch] = field(default_factory=dict)
     readings: dict[int, list[Reading]] = field(default_factory=dict)
     cached_prefixes: int = 0
@@ -68,10 +72,7 @@ class Engine:
         name: the resolved model name that answers carry.
         description: one line for the model list.
         release_date: YYYY-MM-DD.
-        has_vision: whether images can be read.
     """
-
-    has_vision = False
 
     def __init__(
         self,
@@ -84,6 +85,8 @@ class Engine:
         max_context: int | None = None,
         max_request_tokens: int | None = None,
         cache_bytes: int = 256 * 2**20,
+        vision_cache_bytes: int = 64 * 2**20,
+        soft_tokens: int | None = None,
         step_rows: int = 2048,
     ) -> None:
         config = model.config
@@ -100,7 +103,8 @@ class Engine:
         self.release_date = release_date
         self.max_context = max_context or longest
         self.step_rows = step_rows
-        self.cache = PrefixCache(cache_bytes)
+        self.cache: ByteLRU[PrefixKV] = ByteLRU(cache_bytes)
+        self.vision_cache: ByteLRU[torch.Tensor] = ByteLRU(vision_cache_bytes)
         self.context = PromptContext(
             tokenizer=tokenizer,
             template=Template(tokenizer),
@@ -109,6 +113,8 @@ class Engine:
             canvas_length=min(config.canvas_length, MAX_CANVAS),
             max_context=self.max_context,
             max_request_tokens=max_request_tokens or 2 * self.max_context,
+            vision=model.vision.config if model.vision is not None else None,
+            soft_tokens=soft_tokens,
         )
         self._lock = threading.Lock()
         self._counts = {"rows_prefill": 0, "rows_read": 0, "reads": 0}
@@ -148,6 +154,11 @@ class Engine:
             step_rows=step_rows,
         )
 
+    @property
+    def has_vision(self) -> bool:
+        """Whether pictures can be shown to the model."""
+        return self.model.vision is not None
+
     def models(self) -> list[ModelInfo]:
         """The names that requests may use."""
         names = (*ALIASES, self.name)
@@ -165,31 +176,33 @@ class Engine:
             **self._counts,
         }
 
-    def prepare(self, request: SystemOneRequest) -> Plan:
+    def prepare(self, request: SystemOneRequest, material: Material | None = None) -> Plan:
         """Tokenise a request and check all of it, without running the model.
+
+        Args:
+            request: the request.
+            material: its attachments and assets, read; None = it has none.
 
         Raises:
             NotFoundError: for a model that is not loaded.
             InvalidRequestError: for what cannot be asked of this model, naming the field.
-            ModelUnavailableError: for images, when the model has no vision tower.
+            ModelUnavailableError: for pictures, when the model has no vision tower.
         """
         if request.model not in (*ALIASES, self.name):
             raise NotFoundError(f"No model named {request.model[:200]!r}; loaded: {self.name}")
-        if request.images or request.assets:
+        material = material or unread(request)
+        if material.pictures and not self.has_vision:
             raise ModelUnavailableError("This model has no vision tower, so it cannot read images")
-        for name in ATTACHMENT_FIELDS:
-            if getattr(request, name):
-                raise InvalidRequestError.at(name, msg="Attachments are not supported by this server")
         if request.calibration is not None:
             raise InvalidRequestError.at(
                 "calibration", msg=f"No calibration named {request.calibration[:200]!r} is loaded"
             )
         plan = plan_joint if request.layout == "joint" else plan_isolated
-        return plan(request, self.context)
+        return plan(request, self.context, material)
 
-    def decide(self, request: SystemOneRequest) -> SystemOneResponse:
+    def decide(self, request: SystemOneRequest, material: Material | None = None) -> SystemOneResponse:
         """Answer a request; callers in several threads take turns."""
-        plan = self.prepare(request)
+        plan = self.prepare(request, material)
         with self._lock:
             return self.run(plan)
 
@@ -225,28 +238,47 @@ class Engine:
     def _encode(self, run: Run, unit: Unit) -> None:
         """Have the unit's prefix and, if it is too long for one step, its branch in the cache."""
         started = time.perf_counter()
-        if unit.prefix not in run.prefixes:
-            kv = self.cache.get(unit.prefix)
+        key = unit.prefix_key
+        if key not in run.prefixes:
+            kv = self.cache.get(key)
             if kv is None:
-                kv = self._prefill(run, unit.prefix, None)
-                self.cache.put(unit.prefix, kv)
+                kv = self._prefill(run, unit.prefix, None, unit.prefix_images)
+                self.cache.put(key, kv)
             else:
                 run.cached_prefixes += 1
-            run.prefixes[unit.prefix] = kv
-        branch = Branch(run.prefixes[unit.prefix], unit.branch)
+            run.prefixes[key] = kv
+        prefix = run.prefixes[key]
         if len(unit.branch) > self.step_rows:
-            branch = Branch(self._prefill(run, unit.branch, branch.prefix))
+            branch = Branch(self._prefill(run, unit.branch, prefix, unit.branch_images))
+        else:
+            branch = Branch(prefix, unit.branch, self._spans(run, unit.branch_images))
         run.branches[id(unit)] = branch
         run.prefill_s += time.perf_counter() - started
 
-    def _prefill(self, run: Run, tokens: tuple[int, ...], kv: PrefixKV | None) -> PrefixKV:
+    def _prefill(
+        self, run: Run, tokens: tuple[int, ...], kv: PrefixKV | None, images: tuple[PlacedImage, ...]
+    ) -> PrefixKV:
         run.check()
         kv = kv or self.model.empty_prefix()
-        for longer in self.model.prefill_steps(tokens, kv):
+        for longer in self.model.prefill_steps(tokens, kv, images=self._spans(run, images)):
             run.check()
             kv = longer
         self._counts["rows_prefill"] += len(tokens)
         return kv
+
+    def _spans(self, run: Run, images: tuple[PlacedImage, ...]) -> tuple[ImageSpan, ...]:
+        """Run the vision tower on what it has not seen lately."""
+        spans = []
+        for image in images:
+            assert self.model.vision is not None  # pictures are refused without one
+            key = image.sha256.encode()
+            soft = self.vision_cache.get(key)
+            if soft is None:
+                run.check()
+                soft = self.model.vision(image.patches)
+                self.vision_cache.put(key, soft)
+            spans.append(ImageSpan(image.start, soft))
+        return tuple(spans)
 
     def _read(self, run: Run, work: list[tuple[Unit, int]]) -> None:
         """Read (unit, read number) pairs, as many in a forward as the row budget holds."""

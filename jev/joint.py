@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jev.errors import InvalidRequestError
+from jev.parts import NOTHING, Gallery, Material, place, sizes, with_assets
 from jev.plan import Group, NoiseSource, Plan, Slot, Unit, alternatives
 from jev.prompt import PromptContext, check_fit, check_length
 from jev.schemas import Noul, Question, Score, SystemOneRequest, render_text
-from jev.wording import instructions_text, label_lines
+from jev.wording import EVIDENCE, instructions_text, label_lines
 
 MAX_OPTIONS = 26
 MAX_ID = 128
@@ -43,7 +44,7 @@ class _Asked:
     labels: tuple[str, ...]
 
 
-def plan_joint(request: SystemOneRequest, context: PromptContext) -> Plan:
+def plan_joint(request: SystemOneRequest, context: PromptContext, material: Material = NOTHING) -> Plan:
     """Lay the questions of `request` on as few shared canvases as hold them.
 
     Raises:
@@ -52,7 +53,7 @@ def plan_joint(request: SystemOneRequest, context: PromptContext) -> Plan:
     """
     if request.permutations != 1:
         raise InvalidRequestError.at("permutations", msg="The joint layout reads one order only")
-    check_length(request, context)
+    check_length(request, context, material)
     asked = [
         _Asked(name, question, _label_texts(name, question))
         for name, question in request.questions.items()
@@ -61,14 +62,24 @@ def plan_joint(request: SystemOneRequest, context: PromptContext) -> Plan:
     indexed = len(request.questions) > LINES_UP_TO
     limit = min(context.canvas_length, request.chunk_rows or context.canvas_length)
     chunks = _chunks(asked, indexed, limit, context)
-    state = (*context.tokenizer.encode(render_text(request.state).strip()), *context.template.answer_turn)
+    gallery = Gallery(context.vision, context.soft_tokens, material.assets)
+    parts = gallery.parts(render_text(request.state).strip(), material.evidence)
+    state = (*context.template.rows(sizes(parts)), *context.template.answer_turn)
+    images = place(parts, state, context.template)
+    evidence = bool(material.pictures or material.evidence)
     groups = []
     prefix: tuple[int, ...] = ()
     prompt = rows = 0
     for number, chunk in enumerate(chunks):
         shared = request.chunk_prompt == "shared" and len(chunks) > 1
         if not (shared and prefix):
-            system = _system_text(request, asked if shared else chunk, indexed, partial=shared)
+            system = _system_text(
+                request, asked if shared else chunk, indexed, partial=shared, evidence=evidence
+            )
+            if len(with_assets(system, material.assets)) > 1:
+                raise InvalidRequestError.at(
+                    "assets", msg="In the joint layout an asset may stand in the state only"
+                )
             prefix = context.template.open_user(system)
         canvas, slots = _canvas(chunk, indexed, limit, context)
         noise = NoiseSource(context.vocab_size, request.seed + CHUNK_SEED * number, stride=READ_SEED)
@@ -78,7 +89,7 @@ def plan_joint(request: SystemOneRequest, context: PromptContext) -> Plan:
         # Checked chunk by chunk, so that no more is tokenised than what is the first too much.
         check_fit(rows, context.max_request_tokens, "the whole request", least=True)
         prompt += len(prefix) + len(state)
-        unit = Unit(prefix=prefix, branch=state, canvas=canvas, slots=slots, noise=noise)
+        unit = Unit(prefix, state, canvas, slots, noise, branch_images=images)
         groups.append(Group((unit,), tuple(one.name for one in chunk)))
     answer = sum(_rows(chunk, indexed, context) for chunk in chunks)
     return Plan(request, tuple(groups), prompt, answer)
@@ -113,8 +124,10 @@ def _label_texts(name: str, question: Question) -> tuple[str, ...]:
     return tuple(chr(ord("A") + index) for index in range(count))
 
 
-def _system_text(request: SystemOneRequest, asked: Sequence[_Asked], indexed: bool, *, partial: bool) -> str:
-    blocks = [_TASK]
+def _system_text(
+    request: SystemOneRequest, asked: Sequence[_Asked], indexed: bool, *, partial: bool, evidence: bool
+) -> str:
+    blocks = [_TASK, EVIDENCE] if evidence else [_TASK]
     if request.instructions is not None and (extra := render_text(request.instructions).strip()):
         blocks.append(extra)
     for one in asked:

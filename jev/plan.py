@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from jev.model.pixels import Patches
 from jev.model.read import Canvas
 from jev.schemas import Noul, Question, SystemOneRequest
 
@@ -33,6 +35,21 @@ class Slot:
 
 
 @dataclass(frozen=True)
+class PlacedImage:
+    """An image among prompt ids: its rows are `tokens` image ids from index `start` on.
+
+    Attributes:
+        start: index of the first row.
+        sha256: what the rows' content is keyed by.
+        patches: the image, ready for the vision tower.
+    """
+
+    start: int
+    sha256: str
+    patches: Patches = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True)
 class Unit:
     """A branch behind a prefix and the canvas that is laid after it; reads differ by noise alone.
 
@@ -42,6 +59,8 @@ class Unit:
         canvas: ids of all canvas rows; what stands at the slots is overwritten by noise.
         slots: the rows that are read.
         noise: what decides the noise together with the read number.
+        prefix_images: images among the prefix's ids.
+        branch_images: images among the branch's ids.
     """
 
     prefix: tuple[int, ...]
@@ -49,6 +68,16 @@ class Unit:
     canvas: tuple[int, ...]
     slots: tuple[Slot, ...]
     noise: NoiseSource
+    prefix_images: tuple[PlacedImage, ...] = ()
+    branch_images: tuple[PlacedImage, ...] = ()
+
+    @property
+    def prefix_key(self) -> bytes:
+        """Digest of what decides the prefix's keys and values: its ids and its images' content."""
+        digest = hashlib.sha256(array("q", self.prefix).tobytes())
+        for image in self.prefix_images:
+            digest.update(image.sha256.encode())
+        return digest.digest()
 
     def noise_ids(self, read: int) -> tuple[int, ...]:
         """One id a slot, uniform over the vocabulary, for read number `read`."""

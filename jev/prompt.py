@@ -9,7 +9,9 @@ from jev.errors import InvalidRequestError
 from jev.labels import Label, Labels
 from jev.model.template import Template
 from jev.model.tokenizer import Tokenizer
-from jev.plan import Group, NoiseSource, Plan, Slot, Unit, alternatives, content_key
+from jev.model.vision_config import VisionConfig
+from jev.parts import NOTHING, Gallery, Material, place, sizes
+from jev.plan import Group, NoiseSource, PlacedImage, Plan, Slot, Unit, alternatives, content_key
 from jev.schemas import Choice, Noul, Question, SystemOneRequest, render_text
 from jev.wording import instructions_text, label_lines, system_text
 
@@ -23,6 +25,8 @@ class PromptContext:
         canvas_length: widest canvas of the checkpoint.
         max_context: most prompt and canvas rows of one read.
         max_request_tokens: most prompt and canvas rows of one request over all its questions.
+        vision: the vision tower's shape; None = pictures cannot be shown.
+        soft_tokens: rows a picture may take; None = the checkpoint's own budget.
     """
 
     tokenizer: Tokenizer
@@ -32,17 +36,23 @@ class PromptContext:
     canvas_length: int
     max_context: int
     max_request_tokens: int
+    vision: VisionConfig | None = None
+    soft_tokens: int | None = None
 
 
-def plan_isolated(request: SystemOneRequest, context: PromptContext) -> Plan:
+def plan_isolated(request: SystemOneRequest, context: PromptContext, material: Material = NOTHING) -> Plan:
     """Lay every question of `request` on a branch and canvas of its own.
 
     Raises:
         InvalidRequestError: when a question cannot be labelled, or state and question do not fit.
     """
-    check_length(request, context)
+    check_length(request, context, material)
     template = context.template
-    prefix = template.open_user(system_text(request.instructions), render_text(request.state))
+    gallery = Gallery(context.vision, context.soft_tokens, material.assets)
+    parts = gallery.parts(render_text(request.state), material.evidence)
+    system = system_text(request.instructions, evidence=bool(material.pictures or material.evidence))
+    prefix = template.open_user(system, sizes(parts))
+    images = place(parts, prefix, template)
     check_fit(len(prefix), context.max_context, "the state")
     groups = []
     branches = canvases = 0
@@ -51,7 +61,7 @@ def plan_isolated(request: SystemOneRequest, context: PromptContext) -> Plan:
             continue
         units = []
         for order in rotations(question, request.permutations):
-            unit = _unit(name, question, order, prefix, request.seed, context)
+            unit = _unit(name, question, order, (prefix, images), request.seed, context, gallery)
             branches += len(unit.branch)
             canvases += len(unit.canvas)
             # Checked one by one, so that no more is tokenised than what is the first too much.
@@ -109,9 +119,10 @@ def check_fit(needed: int, limit: int, what: str, *, least: bool = False) -> Non
         )
 
 
-def check_length(request: SystemOneRequest, context: PromptContext) -> None:
+def check_length(request: SystemOneRequest, context: PromptContext, material: Material) -> None:
     """Refuse text that is too long however it is tokenised, before paying for tokenising it."""
     state = len(render_text(request.state)) + len(render_text(request.instructions or ""))
+    state += sum(len(one.text) for one in material.evidence)
     _check_characters(state, context, context.max_context, "the state")
     total = state
     for question in request.questions.values():
@@ -133,19 +144,23 @@ def _unit(
     name: str,
     question: Question,
     order: tuple[int, ...],
-    prefix: tuple[int, ...],
+    prefix: tuple[tuple[int, ...], tuple[PlacedImage, ...]],
     seed: int,
     context: PromptContext,
+    gallery: Gallery,
 ) -> Unit:
     labels = labels_for(name, question, context.labels)
     lines = "\n".join(label_lines(question, [label.text for label in labels], order))
     text = f"\n\nQuestion: {instructions_text(question)}\n{lines}\nAnswer with one label."
-    branch = (*context.tokenizer.encode(text), *context.template.answer_turn)
+    parts = gallery.parts(text)
+    branch = (*context.template.rows(sizes(parts)), *context.template.answer_turn)
     thought = context.template.empty_thought
     return Unit(
-        prefix=prefix,
+        prefix=prefix[0],
         branch=branch,
         canvas=(*thought, context.template.pad, context.template.turn_end),
         slots=(Slot(name, len(thought), tuple(label.id for label in labels), order),),
         noise=NoiseSource(context.vocab_size, seed, content_key(branch)),
+        prefix_images=prefix[1],
+        branch_images=place(parts, branch, context.template),
     )

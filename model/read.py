@@ -9,7 +9,7 @@ import torch
 
 from jev.model.cache import LayerKV, PrefixKV
 from jev.model.diffusion_gemma import DiffusionGemma
-from jev.model.packed import Block, forward
+from jev.model.packed import Block, ImageSpan, forward
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ class Branch:
 
     prefix: PrefixKV
     tokens: tuple[int, ...] = ()
+    images: tuple[ImageSpan, ...] = ()
     kv: list[LayerKV] | None = field(default=None, repr=False)
 
 
@@ -74,10 +75,11 @@ def read(
             branch=branch.kv,
             canvases=[canvas.ids for canvas in canvases],
             slots=[canvas.slots for canvas in canvases],
+            images=() if branch.kv is not None else branch.images,
         )
         for branch, canvases in work
     ]
-    hidden, encoded = forward(model.text, blocks)
+    hidden, encoded = forward(model.text, blocks, rule=model.image_rule)
     if keep:
         for (branch, _), kv in zip(work, encoded, strict=True):
             if branch.kv is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from jev.model.tokenizer import Tokenizer
 
 
@@ -17,20 +19,38 @@ class Template:
         self.pad = tokenizer.control_id("<pad>")
         self.turn = tokenizer.control_id("<|turn>")
         self.turn_end = tokenizer.control_id("<turn|>")
+        self.image_start = tokenizer.control_id("<|image>")
+        self.image = tokenizer.control_id("<|image|>")
+        self.image_end = tokenizer.control_id("<image|>")
         channel, channel_end = tokenizer.control_id("<|channel>"), tokenizer.control_id("<channel|>")
         self.empty_thought = (channel, *tokenizer.encode("thought\n"), channel_end)
         """What the model writes before an answer when it does not think."""
         self.answer_turn = (self.turn_end, *tokenizer.encode("\n"), self.turn, *tokenizer.encode("model\n"))
         """Ends the user's turn and opens the model's."""
 
-    def open_user(self, system: str, user: str = "") -> tuple[int, ...]:
-        """Ids up to and including `user`, whose turn stays open."""
-        return (
+    def open_user(self, system: str, user: str | Sequence[str | int] = "") -> tuple[int, ...]:
+        """Ids up to and including the user's text or parts, whose turn stays open; see `rows`."""
+        head = (
             self.bos,
             self.turn,
             *self._encode("system\n" + system),
             self.turn_end,
             *self._encode("\n"),
             self.turn,
-            *self._encode("user\n" + user),
         )
+        parts = [user] if isinstance(user, str) else list(user)
+        if parts and isinstance(parts[0], str):
+            parts[0] = "user\n" + parts[0]
+        else:
+            parts.insert(0, "user\n")
+        return (*head, *self.rows(parts))
+
+    def rows(self, parts: Sequence[str | int]) -> tuple[int, ...]:
+        """Ids of parts in order: text, or a number n = an image of n soft tokens between its brackets."""
+        ids: list[int] = []
+        for part in parts:
+            if isinstance(part, str):
+                ids += self._encode(part)
+            else:
+                ids += [self.image_start, *[self.image] * part, self.image_end]
+        return tuple(ids)

@@ -129,11 +129,11 @@ def load_engine(settings: Settings) -> Engine:
     Raises:
         CheckpointError: the checkpoint cannot be used.
     """
-    import torch  # noqa: PLC0415 - seconds, and not needed to answer /health
-
-    from jev.engine import Engine  # noqa: PLC0415
+    from jev.engine import Engine  # noqa: PLC0415 - seconds, and not needed to answer /health
 
     if settings.threads is not None:
+        import torch  # noqa: PLC0415
+
         torch.set_num_threads(settings.threads)
     return Engine.load(
         settings.model,
