@@ -19,17 +19,18 @@ from jev.errors import InvalidRequestError, ModelUnavailableError, NotFoundError
 from jev.joint import plan_joint
 from jev.labels import Labels
 from jev.lru import ByteLRU
+from jev.material import Material, unread
 from jev.model import embedded
 from jev.model.cache import PrefixKV
 from jev.model.checkpoint import load_checkpoint
 from jev.model.config import read_json
 from jev.model.diffusion_gemma import DiffusionGemma
 from jev.model.errors import CheckpointError
+from jev.model.masks import ImageRule
 from jev.model.packed import ImageSpan
 from jev.model.read import Branch, Canvas, Reading, read
 from jev.model.template import Template
 from jev.model.tokenizer import Tokenizer
-from jev.parts import Material, unread
 from jev.plan import Group, PlacedImage, Plan, Unit, alternatives
 from jev.prompt import PromptContext, plan_isolated
 from jev.schemas import Answer, ModelInfo, SystemOneRequest, SystemOneResponse, Usage
@@ -129,9 +130,13 @@ class Engine:
         name: str | None = None,
         max_context: int | None = None,
         cache_bytes: int = 256 * 2**20,
+        vision_cache_bytes: int = 64 * 2**20,
         step_rows: int = 2048,
+        vision: str | Path | None = None,
+        image_rule: ImageRule = "diffusion_gemma",
+        soft_tokens: int | None = None,
     ) -> Engine:
-        """Load a checkpoint folder; None is the embedded model.
+        """Load a checkpoint folder; None is the embedded model. Of the others see `load_checkpoint`.
 
         Raises:
             CheckpointError: one sentence naming the file, key or tensor that is wrong.
@@ -140,7 +145,9 @@ class Engine:
         torch_dtype = getattr(torch, dtype, None)
         if not isinstance(torch_dtype, torch.dtype) or not torch_dtype.is_floating_point:
             raise CheckpointError(f"dtype {dtype!r} is not a floating-point type of torch")
-        loaded = load_checkpoint(folder, device=device, dtype=torch_dtype)
+        loaded = load_checkpoint(
+            folder, device=device, dtype=torch_dtype, vision=vision or True, image_rule=image_rule
+        )
         card = read_json(folder / "jev.json") if (folder / "jev.json").exists() else {}
         modified = datetime.date.fromtimestamp((folder / "config.json").stat().st_mtime)
         return cls(
@@ -151,6 +158,8 @@ class Engine:
             release_date=card.get("release_date", modified.isoformat()),
             max_context=max_context,
             cache_bytes=cache_bytes,
+            vision_cache_bytes=vision_cache_bytes,
+            soft_tokens=soft_tokens,
             step_rows=step_rows,
         )
 
@@ -190,7 +199,7 @@ class Engine:
         """
         if request.model not in (*ALIASES, self.name):
             raise NotFoundError(f"No model named {request.model[:200]!r}; loaded: {self.name}")
-        material = material or unread(request)
+        material = unread(request) if material is None else material
         if material.pictures and not self.has_vision:
             raise ModelUnavailableError("This model has no vision tower, so it cannot read images")
         if request.calibration is not None:

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jev.errors import InvalidRequestError
-from jev.parts import NOTHING, Gallery, Material, place, sizes, with_assets
+from jev.material import NOTHING, Material
+from jev.parts import Gallery, place, sizes, with_assets
 from jev.plan import Group, NoiseSource, Plan, Slot, Unit, alternatives
 from jev.prompt import PromptContext, check_fit, check_length
 from jev.schemas import Noul, Question, Score, SystemOneRequest, render_text
@@ -66,7 +67,7 @@ def plan_joint(request: SystemOneRequest, context: PromptContext, material: Mate
     parts = gallery.parts(render_text(request.state).strip(), material.evidence)
     state = (*context.template.rows(sizes(parts)), *context.template.answer_turn)
     images = place(parts, state, context.template)
-    evidence = bool(material.pictures or material.evidence)
+    evidence = bool(material)
     groups = []
     prefix: tuple[int, ...] = ()
     prompt = rows = 0

@@ -5,17 +5,16 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from PIL import Image
 
-from jev.errors import InvalidRequestError, ModelUnavailableError
+from jev.errors import InvalidRequestError
 from jev.extractors.evidence import Evidence, Picture
 from jev.model.pixels import Patches, patches_of
 from jev.model.template import Template
 from jev.model.vision_config import VisionConfig
 from jev.plan import PlacedImage
-from jev.schemas import ATTACHMENT_FIELDS, SystemOneRequest
 
 
 @dataclass(frozen=True)
@@ -24,43 +23,6 @@ class Shown:
 
     sha256: str
     patches: Patches
-
-
-@dataclass(frozen=True)
-class Material:
-    """What a request brings besides its JSON.
-
-    Attributes:
-        evidence: its attachments, read, in the order they follow the state.
-        assets: pictures that placeholder strings in the request stand for.
-    """
-
-    evidence: tuple[Evidence, ...] = ()
-    assets: Mapping[str, Picture] = field(default_factory=dict)
-
-    @property
-    def pictures(self) -> list[Picture]:
-        """All pictures, attachments first."""
-        return [*(p for one in self.evidence for p in one.pictures), *self.assets.values()]
-
-
-NOTHING = Material()
-"""A request without attachments."""
-
-
-def unread(request: SystemOneRequest) -> Material:
-    """The material of a request that came without any: nothing, if it needs none.
-
-    Raises:
-        ModelUnavailableError: for images or assets.
-        InvalidRequestError: for other attachments, naming the field.
-    """
-    if request.images or request.assets:
-        raise ModelUnavailableError("This model has no vision tower, so it cannot read images")
-    for name in ATTACHMENT_FIELDS:
-        if getattr(request, name):
-            raise InvalidRequestError.at(name, msg="Attachments are not supported by this server")
-    return NOTHING
 
 
 def evidence_parts(evidence: Iterable[Evidence]) -> Iterator[str | Picture]:
@@ -81,7 +43,7 @@ def evidence_parts(evidence: Iterable[Evidence]) -> Iterator[str | Picture]:
             yield "\n" + one.text
 
 
-def with_assets(text: str, assets: Mapping[str, Picture]) -> list[str | Picture]:
+def with_assets(text: str, assets: Mapping[str, Picture | str]) -> list[str | Picture]:
     """Cut `text` where an asset's placeholder stands and put the asset's picture there.
 
     The longest placeholder wins where several begin at one place.
@@ -111,7 +73,7 @@ class Gallery:
     """
 
     def __init__(
-        self, config: VisionConfig | None, soft_tokens: int | None, assets: Mapping[str, Picture]
+        self, config: VisionConfig | None, soft_tokens: int | None, assets: Mapping[str, Picture | str]
     ) -> None:
         self._config = config
         self._soft_tokens = soft_tokens

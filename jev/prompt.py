@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from jev.errors import InvalidRequestError
 from jev.labels import Label, Labels
+from jev.material import NOTHING, Material
 from jev.model.template import Template
 from jev.model.tokenizer import Tokenizer
 from jev.model.vision_config import VisionConfig
-from jev.parts import NOTHING, Gallery, Material, place, sizes
+from jev.parts import Gallery, place, sizes
 from jev.plan import Group, NoiseSource, PlacedImage, Plan, Slot, Unit, alternatives, content_key
 from jev.schemas import Choice, Noul, Question, SystemOneRequest, render_text
 from jev.wording import instructions_text, label_lines, system_text
@@ -50,7 +51,7 @@ def plan_isolated(request: SystemOneRequest, context: PromptContext, material: M
     template = context.template
     gallery = Gallery(context.vision, context.soft_tokens, material.assets)
     parts = gallery.parts(render_text(request.state), material.evidence)
-    system = system_text(request.instructions, evidence=bool(material.pictures or material.evidence))
+    system = system_text(request.instructions, evidence=bool(material))
     prefix = template.open_user(system, sizes(parts))
     images = place(parts, prefix, template)
     check_fit(len(prefix), context.max_context, "the state")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import os
 import tomllib
@@ -12,6 +13,7 @@ from pydantic import ByteSize, Field, SecretStr, ValidationError, field_validato
 from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, SettingsConfigDict
 
 from jev.errors import JevError
+from jev.extractors import Limits
 
 Bytes = Annotated[ByteSize, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -46,6 +48,54 @@ class Settings(BaseSettings):
     )
     step_rows: int = Field(default=2048, ge=1, description="most rows of one forward pass")
     threads: int | None = Field(default=None, ge=1, description="torch threads; none = torch decides")
+
+    vision: Path | None = Field(
+        default=None, description="checkpoint folder to take the vision tower from; none = the model's own"
+    )
+    image_rule: Literal["diffusion_gemma", "gemma4"] = Field(
+        default="diffusion_gemma", description="how the rows of an image see each other"
+    )
+    soft_tokens: Literal[70, 140, 280, 560, 1120] | None = Field(
+        default=None, description="most prompt rows a picture takes; none = the checkpoint's own budget"
+    )
+    vision_cache_bytes: Annotated[ByteSize, Field(ge=0)] = Field(
+        default=ByteSize(64 * 2**20), description="memory for the rows of pictures seen before; 0 = no cache"
+    )
+
+    ocr: Literal["auto", "on", "off"] = Field(
+        default="auto",
+        description="read text in pictures; auto = if the model has no vision tower and OCR is installed",
+    )
+    speech_model: str | None = Field(
+        default=None, min_length=1, description="folder or name of a faster-whisper model for speech"
+    )
+    speech_compute_type: Literal["int8", "int8_float32", "float32"] = Field(
+        default="int8", description="precision of the speech model"
+    )
+    speech_language: str | None = Field(
+        default=None, min_length=2, description="language of speech, such as en; none = the model tells"
+    )
+    speech_url: str | None = Field(
+        default=None, min_length=1, description="transcription service to ask instead of a speech model"
+    )
+    speech_url_model: str | None = Field(default=None, description="model to ask of that service")
+    speech_api_key: SecretStr | None = Field(default=None, description="bearer key for that service")
+    extract_workers: int = Field(default=2, ge=1, description="processes that read attachments")
+    evidence_cache_bytes: Annotated[ByteSize, Field(ge=0)] = Field(
+        default=ByteSize(64 * 2**20), description="memory for attachments read before; 0 = no cache"
+    )
+    limits: dict[str, float] = Field(
+        default_factory=dict, description="limits on attachments by name (see docs/evidence.md)"
+    )
+
+    files_dir: Path | None = Field(
+        default=None, description="folder for uploads; none = a temporary one that ends with the server"
+    )
+    files_quota_bytes: Bytes = Field(
+        default=ByteSize(2 * 2**30), description="most bytes of all uploads together"
+    )
+    files_ttl_s: Seconds = Field(default=24 * 3600.0, description="time an upload is kept after its last use")
+    max_upload_bytes: Bytes = Field(default=ByteSize(64 * 2**20), description="largest upload")
 
     host: str = Field(default="127.0.0.1", min_length=1, description="address to listen on")
     port: int = Field(default=8000, ge=0, le=65535, description="port to listen on; 0 = any free one")
@@ -95,6 +145,12 @@ class Settings(BaseSettings):
                 raise ValueError("a key is one or more printable ASCII characters without spaces")
         return keys
 
+    @field_validator("limits")
+    @classmethod
+    def _known_limits(cls, limits: dict[str, float]) -> dict[str, float]:
+        evidence_limits(limits)
+        return limits
+
     @classmethod
     def load(cls, config: str | Path | None = None, **overrides: Any) -> Settings:
         """Read the environment and, if given, a TOML file; overrides that are None count as not given.
@@ -113,6 +169,21 @@ class Settings(BaseSettings):
             return cls(**{**file, **EnvSettingsSource(cls)(), **given})
         except ValidationError as error:
             raise SettingsError(_sentence(error, given, config)) from None
+
+
+def evidence_limits(given: dict[str, float]) -> Limits:
+    """The limits on attachments, with `given` in place of their defaults.
+
+    Raises:
+        ValueError: for an unknown limit or a value that is not positive.
+    """
+    known = {field.name: field.type for field in dataclasses.fields(Limits)}
+    for name in given:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            raise ValueError(f"unknown limit {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
+    whole = {name: value if known[name] == "float" else int(value) for name, value in given.items()}
+    return Limits(**whole)  # type: ignore[arg-type]
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The wire: requests, questions, answers and errors as pydantic models. Imports neither torch nor HTTP."""
 
+from jev.schemas.attachments import MAX_ATTACHMENTS, Attachment, InlineImage, decode_base64, is_plain_name
 from jev.schemas.errors import ErrorBody, ErrorDetail, Issue, IssueList, issues_of
 from jev.schemas.parse import BadRequestError, parse_json, parse_request
 from jev.schemas.questions import MAX_LEVELS, MAX_OPTIONS, Choice, Noul, NoulCriteria, Question, Score
@@ -19,17 +20,20 @@ from jev.schemas.text import Text, render_text
 
 __all__ = [
     "ATTACHMENT_FIELDS",
+    "MAX_ATTACHMENTS",
     "MAX_LEVELS",
     "MAX_OPTIONS",
     "MAX_QUESTIONS",
     "MAX_SAMPLES",
     "Answer",
     "Asset",
+    "Attachment",
     "BadRequestError",
     "Choice",
     "ChoiceAnswer",
     "ErrorBody",
     "ErrorDetail",
+    "InlineImage",
     "Issue",
     "IssueList",
     "ModelInfo",
@@ -45,6 +49,8 @@ __all__ = [
     "Text",
     "Usage",
     "Warning",
+    "decode_base64",
+    "is_plain_name",
     "issues_of",
     "parse_json",
     "parse_request",

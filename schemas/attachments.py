@@ -40,7 +40,7 @@ class Attachment(BaseModel):
         return self
 
 
-class Picture(Attachment):
+class InlineImage(Attachment):
     """An entry of `images`: a string is its data, and its name is optional."""
 
     @model_validator(mode="before")

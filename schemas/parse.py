@@ -10,9 +10,10 @@ from typing import Any, cast
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
+from jev.schemas.attachments import Attachment
 from jev.schemas.errors import Issue, issues_of
 from jev.schemas.questions import Choice, Noul, NoulCriteria, Score
-from jev.schemas.request import Asset, SystemOneRequest
+from jev.schemas.request import ATTACHMENT_FIELDS, Asset, SystemOneRequest
 from jev.schemas.response import Warning
 
 MAX_WARNINGS = 32
@@ -77,6 +78,11 @@ def _unknown_fields(data: dict[str, Any]) -> Iterator[Warning]:
     assets = cast(dict[str, Any], data.get("assets") or {})
     for key, asset in assets.items():
         yield from _unknown(asset, Asset, ["assets", key])
+
+    for field in ATTACHMENT_FIELDS:
+        for index, entry in enumerate(cast(list[Any], data.get(field) or [])):
+            if isinstance(entry, dict):
+                yield from _unknown(cast(dict[str, Any], entry), Attachment, [field, index])
 
 
 def _unknown(given: dict[str, Any], model: type[BaseModel], at: list[str | int]) -> Iterator[Warning]:

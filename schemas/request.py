@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
+from jev.schemas.attachments import MAX_ATTACHMENTS, Attachment, InlineImage
 from jev.schemas.questions import Question
 from jev.schemas.text import Text
 
@@ -15,7 +25,8 @@ MAX_QUESTIONS = 1024
 
 INT32 = 2**31
 
-ATTACHMENT_FIELDS = ("images", "documents", "videos", "audios", "files")
+ATTACHMENT_FIELDS = ("images", "files", "documents", "videos", "audios")
+"""Fields with attachments, in the order in which they follow the state."""
 
 Samples = Annotated[int, Field(strict=True, ge=1, le=MAX_SAMPLES)]
 QuestionId = Annotated[str, Field(min_length=1, max_length=512)]
@@ -76,11 +87,11 @@ class SystemOneRequest(BaseModel):
     diagnostics: StrictBool | Literal["full"] = False
     strict: StrictBool = Field(False, description="refuse unknown fields instead of warning")
 
-    images: list[Any] = Field(default_factory=list)
-    documents: list[Any] = Field(default_factory=list)
-    videos: list[Any] = Field(default_factory=list)
-    audios: list[Any] = Field(default_factory=list)
-    files: list[Any] = Field(default_factory=list)
+    images: list[InlineImage] = Field(default_factory=list, max_length=MAX_ATTACHMENTS)
+    files: list[Attachment] = Field(default_factory=list, description="attachments of any kind")
+    documents: list[Attachment] = Field(default_factory=list)
+    videos: list[Attachment] = Field(default_factory=list)
+    audios: list[Attachment] = Field(default_factory=list, validate_default=True)
 
     @model_validator(mode="before")
     @classmethod
@@ -89,6 +100,16 @@ class SystemOneRequest(BaseModel):
             return data
         given = cast(dict[str, Any], data)
         return {k: v for k, v in given.items() if v is not None or k in ("state", "questions")}
+
+    @field_validator("audios")
+    @classmethod
+    def _few_attachments(cls, audios: list[Attachment], info: ValidationInfo) -> list[Attachment]:
+        count = len(audios) + sum(len(info.data.get(name, [])) for name in ("files", "documents", "videos"))
+        if count > MAX_ATTACHMENTS:
+            raise ValueError(
+                f"{count} attachments in files, documents, videos and audios; the limit is {MAX_ATTACHMENTS}"
+            )
+        return audios
 
     @field_validator("steps")
     @classmethod

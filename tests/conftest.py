@@ -47,4 +47,5 @@ def smooth(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     from jev.model.tiny import write_tiny_checkpoint
 
-    return write_tiny_checkpoint(tmp_path_factory.mktemp("checkpoints") / "smooth", experts=4, top_k=4)
+    folder = tmp_path_factory.mktemp("checkpoints") / "smooth"
+    return write_tiny_checkpoint(folder, layers=4, hidden=32, experts=4, top_k=4, vision=False)

@@ -1,4 +1,4 @@
-"""What a request carries besides its text, and what this server cannot use yet."""
+"""Assets: pictures that placeholder strings in a request stand for."""
 
 from __future__ import annotations
 
@@ -7,41 +7,26 @@ import binascii
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from jev.errors import ModelUnavailableError
 from jev.schemas import BadRequestError, Choice, Issue, Noul, Score, SystemOneRequest
 from jev.server.multipart import MAX_ASSETS
 
 IMAGE_SIGNATURES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff")
 """How a PNG and a JPEG begin."""
 
-ATTACHMENTS = ("documents", "videos", "audios", "files")
 
-
-def check_evidence(request: SystemOneRequest, parts: Mapping[str, bytes]) -> None:
-    """Refuse assets that are not sound, then everything that needs more than a text model.
+def check_assets(request: SystemOneRequest, parts: Mapping[str, bytes]) -> None:
+    """Refuse assets that are not sound, and multipart parts that belong to none.
 
     Args:
         request: the checked body.
         parts: the multipart parts beside it, by name.
 
     Raises:
-        BadRequestError: naming every asset, part or field that cannot be served as it is.
-        ModelUnavailableError: the images are sound, but there is no vision tower.
+        BadRequestError: naming every asset or part that cannot be served as it is.
     """
-    issues = [*_field_issues(request), *_asset_issues(request, parts)]
+    issues = list(_asset_issues(request, parts))
     if issues:
         raise BadRequestError(issues)
-    if request.assets or request.images:
-        raise ModelUnavailableError("This model has no vision tower, so it cannot read images")
-
-
-def _field_issues(request: SystemOneRequest) -> Iterator[Issue]:
-    for name in ATTACHMENTS:
-        if getattr(request, name):
-            yield _issue(name, msg="Attachments are not supported by this server", type="unsupported")
-    if request.calibration is not None:
-        msg = f"No calibration named {request.calibration[:64]!r} is loaded"
-        yield _issue("calibration", msg=msg, type="unknown_calibration")
 
 
 def _asset_issues(request: SystemOneRequest, parts: Mapping[str, bytes]) -> Iterator[Issue]:

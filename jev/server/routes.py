@@ -14,11 +14,21 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import Receive
 
+from jev.attachments import Source, sources_of
 from jev.errors import InvalidRequestError, OverloadedError
-from jev.schemas import Issue, ModelList, SystemOneResponse, Warning, parse_json, parse_request
+from jev.material import NOTHING
+from jev.schemas import (
+    Issue,
+    ModelList,
+    SystemOneRequest,
+    SystemOneResponse,
+    Warning,
+    parse_json,
+    parse_request,
+)
 from jev.server.body import Media, receive_body
 from jev.server.errors import ClientGoneError
-from jev.server.evidence import check_evidence
+from jev.server.evidence import check_assets
 from jev.server.metrics import Metrics
 from jev.server.openapi import ERRORS, SYSTEMONE
 from jev.server.record import RequestRecord
@@ -116,15 +126,17 @@ async def _prepare(service: Service, media: Media, raw: bytes, deadline: float) 
     engine, _ = service.serving()
     limit = service.settings.max_expanded_bytes
 
-    def work() -> tuple[Plan, list[Warning]]:
+    def parse() -> tuple[SystemOneRequest, list[Warning], list[Source]]:
         body, parts = media.unpack(raw, limit)
         request, warnings = parse_request(parse_json(body))
-        check_evidence(request, parts)
-        return engine.prepare(request), warnings
+        check_assets(request, parts)
+        return request, warnings, sources_of(request, parts, service.files, service.limits)
 
     try:
         async with asyncio.timeout(deadline - time.monotonic()):
-            return await service.in_worker(work)
+            request, warnings, sources = await service.in_worker(parse)
+            material = await service.reader().read(sources) if sources else NOTHING
+            return await service.in_worker(lambda: engine.prepare(request, material)), warnings
     except TimeoutError:
         raise OverloadedError(
             "The deadline passed while the request was being prepared", retry_after=1

@@ -10,12 +10,13 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
+from jev.attachments import Files, NoFiles, Reader, reader_of
 from jev.errors import ModelUnavailableError
 from jev.scheduler import Scheduler
 from jev.server.auth import Authenticator
 from jev.server.body import BodyBudget
 from jev.server.ratelimit import RateLimiter
-from jev.settings import Settings
+from jev.settings import Settings, evidence_limits
 
 if TYPE_CHECKING:
     from jev.engine import Engine
@@ -47,6 +48,9 @@ class Service:
         self.loaded: Future[Engine] = Future()
         if engine is not None:
             self.loaded.set_result(engine)
+        self.limits = evidence_limits(settings.limits)
+        self.files: Files = NoFiles()
+        self._reader: Reader | None = None
         self.ready = asyncio.Event()
         self._serving: tuple[Engine, Scheduler] | None = None
         self._workers: ThreadPoolExecutor | None = None
@@ -70,6 +74,8 @@ class Service:
             scheduler = self._serving[1]
             self._serving = None
             await asyncio.to_thread(scheduler.close)
+        if self._reader is not None:
+            await asyncio.to_thread(self._reader.close)
         if self._workers is not None:
             self._workers.shutdown(wait=False, cancel_futures=True)
 
@@ -87,6 +93,13 @@ class Service:
                 "The model could not be loaded" if failed else "The server is shutting down"
             )
         return self._serving
+
+    def reader(self) -> Reader:
+        """Return what reads attachments for the model that is served."""
+        engine, _ = self.serving()
+        if self._reader is None:
+            self._reader = reader_of(self.settings, has_vision=engine.has_vision)
+        return self._reader
 
     def pending(self) -> tuple[int, int]:
         """Requests and tokens that are waiting or running."""
@@ -141,6 +154,10 @@ def load_engine(settings: Settings) -> Engine:
         dtype=settings.dtype,
         max_context=settings.max_context,
         cache_bytes=settings.cache_bytes,
+        vision_cache_bytes=settings.vision_cache_bytes,
         step_rows=settings.step_rows,
+        vision=settings.vision,
+        image_rule=settings.image_rule,
+        soft_tokens=settings.soft_tokens,
         name=settings.name,
     )

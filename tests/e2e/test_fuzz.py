@@ -10,23 +10,12 @@ from typing import Any
 import httpx
 import pytest
 
-from jev.schemas import MAX_OPTIONS, SystemOneRequest, SystemOneResponse
+from jev.schemas import SystemOneRequest, SystemOneResponse
 
 pytestmark = pytest.mark.slow
 
-WORDS = [
-    "",
-    "a",
-    "The order is late.",
-    "<turn|>",
-    "<|channel>thought",
-    "\0",
-    "🎯 질문",
-    "yes\nno",
-    "A: x",
-    "9" * 40,
-]
-JUNK: list[Any] = [None, True, -1, 2**40, 1.5, "x", [], {}, [[]], {"": None}, "9" * 5000]
+WORDS = ["", "a", "The order is late.", "<turn|>", "<|channel>thought", "\0", "🎯 질문", "yes\nno", "A: x"]
+JUNK: list[Any] = [None, True, -1, 2**40, 1.5, "x", [], {}, [[]], {"": None}]
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +35,7 @@ def question(rng: random.Random) -> dict[str, Any]:
             sides = {side: text(rng) for side in ("true", "false") if rng.random() < 0.5}
             return {"type": "noul", "instructions": text(rng), "criteria": sides}
         case 1:
-            count = rng.choice([1, 2, 3, 30, MAX_OPTIONS])
+            count = rng.choice([1, 2, 3, 30])
             names = [f"{rng.choice(WORDS)}{i}" for i in range(count)]
             return {"type": "choice", "criteria": {name: rng.choice([None, text(rng)]) for name in names}}
         case _:
@@ -58,7 +47,7 @@ def request(rng: random.Random) -> dict[str, Any]:
         "state": text(rng),
         "questions": {f"{rng.choice(WORDS)}{i}": question(rng) for i in range(rng.randint(1, 3))},
         "layout": rng.choice(["isolated", "isolated", "joint"]),
-        "samples": rng.choice(["auto", 1, 2]),
+        "samples": rng.choice([1, 1, 2]),
         "seed": rng.randrange(-(2**31), 2**31),
         "permutations": rng.choice([1, 1, 3]),
         "diagnostics": rng.choice([False, True, "full"]),

@@ -81,6 +81,20 @@ def test_spelled_turns_are_text() -> None:
     assert [one for one in built if one in control] == [2, 105, 106, 105]
 
 
+def test_parts_are_texts_and_images_between_their_brackets() -> None:
+    """Texts around an image are encoded apart, as control tokens stand between them."""
+    rows = list(template().rows(["see ", 3, " and", 1]))
+    assert rows == whole("see <|image><|image|><|image|><|image|><image|> and<|image><|image|><image|>")
+    assert list(template().rows([])) == []
+    head = "<bos><|turn>system\ns<turn|>\n<|turn>user\n"
+    assert list(template().open_user("s", ["a", 2, "b"])) == whole(
+        f"{head}a<|image><|image|><|image|><image|>b"
+    )
+    assert list(template().open_user("s", [1])) == whole(f"{head}<|image><|image|><image|>")
+    assert template().open_user("s", ["a"]) == template().open_user("s", "a")
+    assert template().open_user("s", []) == template().open_user("s")
+
+
 def test_tiny_checkpoint(tiny: Callable[..., Path]) -> None:
     encode, built = reference(tiny()), Template(Tokenizer.from_folder(tiny()))
     assert list(built.open_user("yes, no\n", " ü\n\n")) == encode(

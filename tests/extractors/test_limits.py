@@ -1,0 +1,123 @@
+"""Limits count a request's attachments together, name themselves, and hand out picture slots in order."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+
+import pytest
+
+from jev.extractors import Budget, Evidence, ExtractError, LimitExceeded, Limits, Picture, Unreadable
+from jev.extractors.limits import check_slots
+
+MIB = 2**20
+
+
+def evidence(chars: int = 1, pictures: int = 0) -> Evidence:
+    picture = Picture.of(b"png", 1, 1)
+    return Evidence("a", "text", "x" * chars, (picture,) * pictures, (), "0" * 64)
+
+
+def test_the_defaults_are_the_documented_ones() -> None:
+    limits = Limits()
+    assert (limits.max_attachments, limits.max_images) == (8, 8)
+    assert (limits.max_file_bytes, limits.max_image_bytes) == (32 * MIB, 16 * MIB)
+    assert limits.max_total_bytes == 64 * MIB
+    assert (limits.max_text_chars, limits.max_total_text_chars) == (32_768, 65_536)
+    assert (limits.max_pdf_pages, limits.max_pixels) == (32, 16_777_216)
+    assert (limits.max_zip_entries, limits.max_expanded_bytes) == (2048, 8 * MIB)
+    assert (limits.max_video_seconds, limits.max_video_frames) == (600, 1_000_000)
+    assert (limits.max_frames_per_video, limits.max_email_depth) == (4, 2)
+    assert (limits.transcribe_seconds, limits.max_transcript_bytes) == (120, MIB)
+
+
+@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Limits)])
+@pytest.mark.parametrize("value", [-1, float("nan")])
+def test_every_limit_must_be_positive(field: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"{field} must be a positive number"):
+        Limits(**{field: value})
+
+
+def test_zero_is_allowed_where_it_means_none() -> None:
+    assert Limits(max_email_depth=0, max_cached_transcripts=0).max_email_depth == 0
+    with pytest.raises(ValueError, match="max_images"):
+        Limits(max_images=0)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "limit", "actual"),
+    [
+        ([1] * 9, "max_attachments", 9),
+        ([32 * MIB + 1], "max_file_bytes", 32 * MIB + 1),
+        ([32 * MIB, 32 * MIB, 1], "max_total_bytes", 64 * MIB + 1),
+    ],
+)
+def test_sizes_are_checked_before_anything_is_read(sizes: list[int], limit: str, actual: int) -> None:
+    with pytest.raises(LimitExceeded) as error:
+        Limits().check_sizes(sizes)
+    assert (error.value.limit, error.value.actual) == (limit, actual)
+    assert limit in str(error.value)
+    assert f"{actual:,}" in str(error.value)
+
+
+def test_sizes_at_the_limits_pass() -> None:
+    Limits().check_sizes([32 * MIB, 32 * MIB])
+    Limits().check_sizes([1] * 8)
+    Limits().check_sizes([])
+
+
+def test_an_empty_attachment_is_refused() -> None:
+    with pytest.raises(Unreadable, match="must contain"):
+        Limits().check_sizes([1, 0])
+
+
+def test_totals_of_text_and_pictures() -> None:
+    limits = Limits()
+    limits.check_totals([evidence(32_768), evidence(32_768, 8)])
+    with pytest.raises(LimitExceeded, match="combined extracted text") as error:
+        limits.check_totals([evidence(32_768), evidence(32_768), evidence(1)])
+    assert (error.value.limit, error.value.actual) == ("max_total_text_chars", 65_537)
+    with pytest.raises(LimitExceeded) as error:
+        limits.check_totals([evidence(1, 4), evidence(1, 3)], images=2)
+    assert (error.value.limit, error.value.actual) == ("max_images", 9)
+    with pytest.raises(LimitExceeded) as error:
+        limits.check_totals([evidence()] * 9)
+    assert error.value.limit == "max_attachments"
+
+
+def test_a_budget_hands_out_slots_in_order() -> None:
+    budget = Budget(Limits(), images=3)
+    assert budget.picture_slots == 5
+    budget.take(evidence(1, 4))
+    assert budget.picture_slots == 1
+    budget.take(evidence(1, 1))
+    assert budget.picture_slots == 0
+    budget.take(evidence(1, 0))
+    with pytest.raises(LimitExceeded, match="9 pictures, which exceeds the limit of 8"):
+        budget.take(evidence(1, 1))
+    with pytest.raises(LimitExceeded, match="9 pictures"):
+        Budget(Limits(), images=9)
+
+
+def test_slots_are_counted_for_the_whole_request() -> None:
+    check_slots(Limits(), 3, 3)
+    with pytest.raises(LimitExceeded, match="10 pictures, which exceeds the limit of 8"):
+        check_slots(Limits(), 5, 3)
+
+
+def test_errors_are_value_errors_that_say_where() -> None:
+    error = LimitExceeded("max_pdf_pages", 32, 57, unit="pages")
+    assert isinstance(error, ExtractError)
+    assert isinstance(error, ValueError)
+    assert str(error) == "It has 57 pages, which exceeds the limit of 32 (max_pdf_pages)"
+    inside = error.inside("attachment 2")
+    assert isinstance(inside, LimitExceeded)
+    assert (inside.limit, inside.actual) == ("max_pdf_pages", 57)
+    assert str(inside) == f"In attachment 2: {error}"
+    late = LimitExceeded("decode_seconds", 2.5, unit="seconds")
+    assert str(late) == "It needs more than the limit of 2.5 seconds (decode_seconds)"
+
+
+def test_limits_travel_to_other_processes() -> None:
+    limits = Limits(max_images=3)
+    assert pickle.loads(pickle.dumps(limits)) == limits

@@ -1,0 +1,119 @@
+"""Every benchmark runs as documented and reports what it measured, and agreement counts what differs."""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jev import Choice
+from jev.model import embedded
+from jev.model.checkpoint import load_checkpoint
+from jev.model.weights.safetensors import save_checkpoint
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+TIMEOUT_S = 600
+
+
+def run(script: str, *arguments: str | Path) -> str:
+    """Run a benchmark as a user does and return what it printed."""
+    command = [sys.executable, str(BENCHMARKS / script), *map(str, arguments), "--threads", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Two labelled sets of three rows."""
+    folder = tmp_path / "data"
+    for name, labels in (("weather", ("rain", "snow", "sun")), ("spam", ("no spam", "spam"))):
+        rows = [
+            {"id": f"{name}-{n}", "text": f"text number {n} about {label}", "label": label}
+            for n, label in enumerate((*labels, labels[0])[:3])
+        ]
+        (folder / name).mkdir(parents=True)
+        with gzip.open(folder / name / "test.jsonl.gz", "wt", encoding="utf-8") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+    return folder
+
+
+@pytest.fixture
+def reference(tmp_path: Path) -> Path:
+    """The embedded model's own weights as an fp32 checkpoint, which transformers can read."""
+    folder = tmp_path / "reference"
+    source = embedded.path()
+    shutil.copytree(source, folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    save_checkpoint(load_checkpoint(source).text.state_dict(), folder / "model.safetensors")
+    return folder
+
+
+@pytest.mark.slow
+def test_agreement(data: Path, reference: Path):
+    sets = ("--data", data, "--sets", "weather,spam", "--rows", "6")
+    printed = run("agreement.py", *sets, "--reference", reference, "--in-process", "--yes-no")
+    totals = [line.split("│") for line in printed.splitlines() if line.startswith("│ all")]
+    assert [(row[2].strip(), row[3].strip()) for row in totals] == [("6", "100.00%")] * 2
+    assert all(float(row[5]) < 1e-4 for row in totals)
+    assert "NOT MET" not in printed
+
+
+TINY = ("--rounds", "1", "--short", "20", "--long", "40", "--many", "3")
+
+
+@pytest.mark.slow
+def test_read():
+    report = json.loads(run("read.py", *TINY, "--json"))
+    counts = {one["name"]: one["counts"] for one in report["requests"]}
+    few, many = (counts[f"{n}, new state of 40, samples 1"] for n in ("1 question", "3 questions"))
+    assert few["rows_prefill"] == many["rows_prefill"] > 40
+    assert (few["reads"], many["reads"]) == (1, 3)
+    assert counts["1 question, known state of 20, samples 1"]["rows_prefill"] == 0
+    assert len(report["ratios"]) == 4
+    assert all(one["gflops"]["median"] > 0 for one in report["rates"])
+
+
+@pytest.mark.slow
+def test_read_prints_tables():
+    printed = run("read.py", *TINY)
+    assert "8 questions / 1 question, new states, samples auto" in printed
+    assert "GFLOP/s" in printed
+
+
+@pytest.mark.slow
+def test_memory():
+    printed = run("memory.py", "--requests", "4", "--every", "2", "--baseline", "2", "--longest", "40")
+    rows = [line.split("│") for line in printed.splitlines() if line.startswith("│ ")]
+    assert [row[1].strip() for row in rows] == ["0", "2", "4"]
+    assert [row[2].strip() for row in rows] == ["", "1", "4"]
+    assert all(0.1 < float(row[5]) < 10 for row in rows)
+
+
+def test_agreement_counts_what_differs(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    agreement, labelled = map(importlib.import_module, ("agreement", "labelled"))
+
+    def row(name: str, gold: int, reference: tuple[float, ...], served: tuple[float, ...]):
+        example = labelled.Example(name, "text", Choice(["a", "b"]), ("a", "b"), gold)
+        return agreement.Row("set", example, reference, served, 1.0, 1.0)
+
+    compared = agreement.Comparison("title", "short")
+    compared.rows = [
+        row("same", 0, (0.9, 0.1), (0.8, 0.2)),
+        row("close", 0, (0.51, 0.49), (0.47, 0.53)),
+    ]
+    total = compared.summary()
+    assert (total["agreement"], total["reference_accuracy"], total["served_accuracy"]) == (0.5, 1, 0.5)
+    assert total["max_dp"] == pytest.approx(0.1)
+    assert total["mean_dp"] == pytest.approx(0.07)
+    assert (total["reference_macro_f1"], total["served_macro_f1"]) == (1, pytest.approx(1 / 3))
+    (flip,) = compared.flips
+    assert (flip["id"], flip["reference"], flip["served"]) == ("close", "a", "b")
+    assert flip["reference_margin"] == pytest.approx(0.02)
+    assert flip["served_margin"] == pytest.approx(0.06)
