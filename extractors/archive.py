@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterable
 from xml.parsers import expat
 
-from jev.extractors.errors import LimitExceeded, Unreadable, UnsupportedType
+from jev.extractors.errors import ExtractError, LimitExceeded, Unreadable, UnsupportedType
 from jev.extractors.limits import MIB, Limits
 
 CONTENT_TYPES = "[Content_Types].xml"
@@ -178,9 +178,9 @@ class _XmlChecker:
             parser.Parse(xml, True)
         except expat.ExpatError as error:
             raise Unreadable(f"A part of it is not well-formed XML (line {error.lineno})") from error
+        except ExtractError:
+            raise
         except (ValueError, LookupError) as error:
-            if isinstance(error, (Unreadable, LimitExceeded)):
-                raise
             raise Unreadable("A part of it is XML in an encoding that is not supported") from error
 
     def _doctype(self, *_: object) -> None:

@@ -145,19 +145,20 @@ def decode_audio(data: bytes, format_: str, limits: Limits) -> Recording:
         raise LimitExceeded(
             "max_audio_seconds", limits.max_audio_seconds, seconds, unit="seconds", at_least=True
         )
-    if 2 * damaged > packets:
-        raise _broken()
-    if not count:
-        raise Unreadable("It is a recording without sound")
-    missing = count / SAMPLE_RATE < 0.99 * stated - 0.1
+    if not count or 2 * damaged > packets:
+        raise _broken() if damaged else Unreadable("It is a recording without sound")
+    notes = _notes(data, format_, damaged=damaged > 0, missing=count / SAMPLE_RATE < 0.99 * stated - 0.1)
+    return Recording(np.concatenate(parts).astype(np.float32) / 32768.0, notes)
+
+
+def _notes(data: bytes, format_: str, *, damaged: bool, missing: bool) -> tuple[str, ...]:
+    """Say what of a recording was not decoded; refuse a FLAC file that is shorter than it states."""
     if format_ == "flac" and missing:
         raise _incomplete()
-    notes: tuple[str, ...] = ()
     if damaged:
-        notes = ("damaged parts left out",)
-    elif (format_ == "mp3" and missing and _STATES_LENGTH.search(data, 0, _HEAD)) or _lacks_last_page(data):
-        notes = ("its end seems to be missing",)
-    return Recording(np.concatenate(parts).astype(np.float32) / 32768.0, notes)
+        return ("damaged parts left out",)
+    cut = format_ == "mp3" and missing and _STATES_LENGTH.search(data, 0, _HEAD)
+    return ("its end seems to be missing",) if cut or _lacks_last_page(data) else ()
 
 
 def transcribe(samples: np.ndarray, options: AudioOptions, limits: Limits) -> str:

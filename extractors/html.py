@@ -35,12 +35,19 @@ def read_html(data: bytes, name: str, limits: Limits) -> Evidence:
     """Read a web page.
 
     Raises:
-        LimitExceeded: for `max_text_chars` or `max_markup_nodes`.
+        LimitExceeded: for `max_markup_bytes`, `max_markup_nodes` or `max_text_chars`.
         Unreadable: if it has no visible text or its encoding is unknown.
     """
+    check_markup(len(data), limits)
     markup, notes = decode(data)
     text, more = html_text(markup, limits)
     return Evidence(name, "text", text, (), (*notes, *more), digest(data))
+
+
+def check_markup(size: int, limits: Limits) -> None:
+    """Refuse a page of too many bytes, before it is decoded."""
+    if size > limits.max_markup_bytes:
+        raise LimitExceeded("max_markup_bytes", limits.max_markup_bytes, size, unit="bytes of HTML")
 
 
 def html_text(markup: str, limits: Limits, *, may_be_blank: bool = False) -> tuple[str, tuple[str, ...]]:

@@ -41,6 +41,8 @@ class Limits:
     """Of the parts of an Office file; pictures inside it are not read and not counted."""
     max_expansion_ratio: int = 200
     """Of any part that expands to more than 1 MiB."""
+    max_markup_bytes: int = 8 * MIB
+    """Of an HTML page."""
     max_markup_nodes: int = 250_000
     """Tags of an HTML page or nodes of an Office file's XML."""
     max_email_depth: int = 2

@@ -16,7 +16,7 @@ from jev.extractors.builder import TextBuilder, one_line
 from jev.extractors.detect import sniff
 from jev.extractors.errors import ExtractError, LimitExceeded, Unreadable, UnsupportedType
 from jev.extractors.evidence import Evidence, Picture, digest
-from jev.extractors.html import html_text
+from jev.extractors.html import check_markup, html_text
 from jev.extractors.limits import Limits
 from jev.extractors.textfile import decode
 
@@ -24,6 +24,9 @@ ReadFile: TypeAlias = Callable[[bytes, str, int], Evidence]
 """Reads an attachment: bytes, name and picture slots left. Mails come here, not to it."""
 
 _HEADERS = ("From", "To", "Cc", "Date", "Subject")
+_NO_HEADERS = "It is not a mail: it has no headers such as From or Subject"
+_WANTED = re.compile(rb"(?im)^(?:" + "|".join(_HEADERS).encode() + rb")[ \t]*:")
+_HEAD = 256 * 1024
 _PART = re.compile(rb"(?i)^content-type[ \t]*:", re.MULTILINE)
 _NESTED = re.compile(rb"(?i)^content-type[ \t]*:\s*(?:multipart|message)/", re.MULTILINE)
 # Each open container looks at every line: their number is bounded as well as the lines'.
@@ -59,6 +62,9 @@ def read_mail(data: bytes, name: str, limits: Limits, *, picture_slots: int, rea
 
 
 def _check_structure(data: bytes, limits: Limits) -> None:
+    """Refuse what is no mail or would take long to take apart."""
+    if not _WANTED.search(data[:_HEAD]):
+        raise Unreadable(_NO_HEADERS)
     lines = data.count(b"\n") + data.count(b"\r") - data.count(b"\r\n") + 1
     if lines > limits.max_email_lines:
         raise LimitExceeded("max_email_lines", limits.max_email_lines, lines, unit="lines")
@@ -93,7 +99,7 @@ class _Reader:
             raise LimitExceeded("max_email_depth", most, depth, unit="levels of mails within mails")
         headers = list(_headers(message, self._limits))
         if not headers:
-            raise Unreadable("It is not a mail: it has no headers such as From or Subject")
+            raise Unreadable(_NO_HEADERS)
         for header, value in headers:
             self.out.add(f"{header}: {value}")
         self.out.add("")
@@ -134,7 +140,10 @@ class _Reader:
             self._part(part, depth, body=part is chosen)
 
     def _text(self, part: Message, kind: str) -> None:
-        text, notes = decode(_payload(part), part.get_content_charset())
+        data = _payload(part)
+        if kind == "text/html":
+            check_markup(len(data), self._limits)
+        text, notes = decode(data, part.get_content_charset())
         if kind == "text/html":
             text, more = html_text(text, self._limits, may_be_blank=True)
             notes = (*notes, *more)

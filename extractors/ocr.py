@@ -27,6 +27,9 @@ _PROSE_WIDTH = 6
 _GAP = 2
 """In heights of a line, as is the width."""
 _THREADS = 4
+_LONGEST = 2000
+_SHORTEST = 64
+"""Sides in pixels of what is read."""
 
 _log = logging.getLogger(__name__)
 _lock = threading.Lock()
@@ -173,15 +176,20 @@ def _read(engine: RapidOCR, png: bytes) -> list[Box]:
 
 
 def _on_white(png: bytes) -> np.ndarray:
-    """Decode to BGR uint8 [height, width, 3]; what is transparent becomes white, as on paper."""
+    """Decode to BGR uint8 [height, width, 3], within `_LONGEST` and not too slender, on white.
+
+    The reader enlarges by the short side, so a strip a few pixels wide would become a giant.
+    """
     import numpy as np  # noqa: PLC0415 - only when there is a picture
     from PIL import Image  # noqa: PLC0415
 
     with Image.open(io.BytesIO(png), formats=["PNG"]) as image:
         shown = image.convert("RGBA")
-    paper = Image.new("RGBA", shown.size, "white")
-    rgb = np.asarray(Image.alpha_composite(paper, shown).convert("RGB"))
-    return np.ascontiguousarray(rgb[:, :, ::-1])
+    shown.thumbnail((_LONGEST, _LONGEST))
+    least = max(_SHORTEST, max(shown.size) // 4)
+    paper = Image.new("RGBA", (max(shown.width, least), max(shown.height, least)), "white")
+    paper.alpha_composite(shown)
+    return np.ascontiguousarray(np.asarray(paper)[:, :, 2::-1])
 
 
 @lru_cache(maxsize=1)

@@ -9,6 +9,7 @@ Importing this package loads neither torch nor a web framework.
 
 from typing import TYPE_CHECKING, Any
 
+from jev._attachments import UploadedFile
 from jev.client import AsyncJev, Jev
 from jev.errors import (
     APIError,
@@ -65,6 +66,7 @@ __all__ = [
     "TooLargeError",
     "TypedDecision",
     "UnsupportedMediaTypeError",
+    "UploadedFile",
     "Usage",
 ]
 

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias, TypedDict
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from jev._attachments import Attachable
 from jev.errors import InvalidRequestError
 from jev.schemas import Choice, Noul, Score
 from jev.typed import questions_of
@@ -34,6 +35,8 @@ class DecideOptions(TypedDict, total=False):
     """The options of `decide`. One that is None or left out is not sent: the server's default holds.
 
     Attributes:
+        attachments: files that belong to the state, at most 8: paths (`Path("invoice.pdf")`), bytes,
+            `(name, bytes)`, file objects in binary mode, PIL images, and files from `upload`.
         model: name of the model to ask; by default the client's.
         instructions: text for all questions, placed before them.
         layout: "isolated" reads every question alone, "joint" all of them on one canvas.
@@ -50,6 +53,7 @@ class DecideOptions(TypedDict, total=False):
         extra_body: fields to put into the body as they are; they win over all others.
     """
 
+    attachments: Sequence[Attachable] | None
     model: str | None
     instructions: str | Mapping[str, Any] | Sequence[Any] | None
     layout: Literal["isolated", "joint"] | None
@@ -67,13 +71,13 @@ class DecideOptions(TypedDict, total=False):
 
 
 _KNOWN = frozenset(DecideOptions.__annotations__)
-_NOT_SENT = frozenset({"timeout", "headers", "extra_body"})
+_NOT_SENT = frozenset({"attachments", "timeout", "headers", "extra_body"})
 
 
 def build_body(
     state: State, questions: Questions | type[Any], options: DecideOptions, *, model: str = DEFAULT_MODEL
 ) -> dict[str, Any]:
-    """Return the body of `POST /v1/systemone` as plain JSON values.
+    """Return the body of `POST /v1/systemone` as plain JSON values, without attachments (see `Draft`).
 
     Args:
         state: see `State`.

@@ -6,17 +6,19 @@ import gzip
 import os
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any, cast
 
 import httpx
-from pydantic import ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from jev import errors
 from jev._api_errors import api_error, request_id_of
-from jev._body import DecideOptions, Questions, State, build_body, encode
+from jev._attachments import LoadedFile, UploadedFile
+from jev._body import DecideOptions, encode
 from jev.results import Decision, decision_of, first_error
 from jev.retry import RetryPolicy
 from jev.schemas import BadRequestError, ModelInfo, ModelList, parse_json
@@ -82,25 +84,39 @@ class Settings:
 
 @dataclass(frozen=True)
 class Request:
-    """One call, ready to be sent as often as needed; `questions` are those that it asks."""
+    """One call, ready to be sent as often as needed.
+
+    Attributes:
+        method: of HTTP.
+        path: below the server's root.
+        content: the body.
+        file: what is sent as multipart instead of `content`.
+        headers: of this call.
+        timeout: seconds, or None for no limit.
+        questions: those that it asks.
+    """
 
     method: str
     path: str
     content: bytes | None = None
+    file: LoadedFile | None = None
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     timeout: float | None = None
     questions: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
+    @contextmanager
+    def arguments(self) -> Iterator[dict[str, Any]]:
+        """The arguments of httpx for one try; a file is read from its beginning, while this is open."""
+        same = {"method": self.method, "url": self.path, "headers": self.headers, "timeout": self.timeout}
+        if self.file is None:
+            yield {**same, "content": self.content}
+            return
+        with self.file.opened() as stream:
+            yield {**same, "files": {"file": (self.file.name, stream, "application/octet-stream")}}
 
-def decide_request(
-    settings: Settings,
-    state: State,
-    questions: Questions | type[Any],
-    options: DecideOptions,
-    model: str,
-) -> Request:
-    """Build `POST /v1/systemone`; errors as in `build_body` and `encode`."""
-    body = build_body(state, questions, options, model=model)
+
+def decide_request(settings: Settings, body: Mapping[str, Any], options: DecideOptions) -> Request:
+    """Build `POST /v1/systemone`; errors as in `encode`."""
     content = encode(body)
     headers = {"content-type": "application/json"}
     if settings.compression and len(content) >= MIN_COMPRESSED:
@@ -115,6 +131,23 @@ def decide_request(
         headers=headers,
         timeout=settings.timeout if timeout is None else timeout,
         questions=body["questions"],
+    )
+
+
+def upload_request(settings: Settings, file: LoadedFile, options: DecideOptions | None = None) -> Request:
+    """Build `POST /v1/files`, for a decision with these options."""
+    given = options or {}
+    timeout = given.get("timeout")
+    headers = {name.lower(): value for name, value in (given.get("headers") or {}).items()}
+    # Those describe the decision's body.
+    for name in ("content-type", "content-encoding"):
+        headers.pop(name, None)
+    return Request(
+        method="POST",
+        path="/v1/files",
+        file=file,
+        headers=headers,
+        timeout=settings.timeout if timeout is None else timeout,
     )
 
 
@@ -145,6 +178,24 @@ def models_from(response: httpx.Response) -> list[ModelInfo]:
     """
     try:
         return ModelList.model_validate(json_from(response), strict=True).models
+    except ValidationError as error:
+        raise errors.ResponseError(first_error(error)) from None
+
+
+class _Uploads(BaseModel):
+    """The body of `POST /v1/files`."""
+
+    files: list[UploadedFile] = Field(min_length=1, max_length=1)
+
+
+def upload_from(response: httpx.Response) -> UploadedFile:
+    """Read the 200 of `POST /v1/files` with one file.
+
+    Raises:
+        ResponseError: when it is not one file.
+    """
+    try:
+        return _Uploads.model_validate(json_from(response), strict=True).files[0]
     except ValidationError as error:
         raise errors.ResponseError(first_error(error)) from None
 

@@ -174,7 +174,8 @@ class Reader:
 
     def __init__(self, pool: Pool, *, pictures: bool, cache_bytes: int = 64 * 2**20) -> None:
         self.pool = pool
-        self._pictures = pictures
+        # Without OCR, pictures go on to a model that cannot see them, which says so.
+        self._as_text = pool.options.ocr and not pictures
         self._cache: ByteLRU[_Kept] = ByteLRU(cache_bytes)
 
     async def read(self, sources: list[Source]) -> Material:
@@ -198,9 +199,9 @@ class Reader:
                 message = f"Attachment {source.name!r}: {error}"
                 raise InvalidRequestError.at(*source.loc, msg=message, type="attachment") from None
             if source.asset is not None:
-                assets[source.asset] = one.pictures[0] if self._pictures else one.text
+                assets[source.asset] = one.text if self._as_text else one.pictures[0]
             else:
-                evidence.append(one if self._pictures or not self._read_by_ocr(one) else _text_only(one))
+                evidence.append(replace(one, pictures=()) if self._as_text else one)
         return Material(tuple(evidence), assets)
 
     def read_sync(self, sources: list[Source]) -> Material:
@@ -219,10 +220,3 @@ class Reader:
             kept = _Kept(await self.pool.extract(source.data, source.name, picture_slots=slots))
             self._cache.put(key, kept)
         return kept.evidence
-
-    def _read_by_ocr(self, evidence: Evidence) -> bool:
-        return bool(evidence.pictures) and self.pool.options.ocr
-
-
-def _text_only(evidence: Evidence) -> Evidence:
-    return replace(evidence, pictures=())

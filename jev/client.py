@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
 
 import anyio
 import httpx
+from anyio import to_thread
 
+from jev._attachments import Attachable, UploadedFile, load
 from jev._body import DEFAULT_MODEL, DecideOptions, Questions, State
+from jev._draft import Draft
 from jev._transport import (
     Attempts,
     Request,
@@ -25,6 +29,8 @@ from jev._transport import (
     get_request,
     health_from,
     models_from,
+    upload_from,
+    upload_request,
 )
 from jev.results import Decision, TypedDecision, typed_of
 from jev.retry import RetryPolicy
@@ -109,14 +115,35 @@ class Jev:
             A `Decision`; for a typed class a `TypedDecision` with an instance of it.
 
         Raises:
-            TypeError: for questions that cannot be asked; nothing is sent.
+            TypeError: for questions that cannot be asked or attachments that are no files; nothing is sent.
+            OSError: for an attachment that cannot be read; nothing is sent.
             APIError: what the server refused, as one of its subclasses.
             ConnectionError: when the server cannot be reached (`TimeoutError`: in time).
             ResponseError: when its answer is not what this API sends.
         """
-        request = decide_request(self._settings, state, questions, options, self._model)
+        draft = Draft.of(state, questions, options, model=self._model)
+        uploaded = [
+            upload_from(self._send(upload_request(self._settings, file, options))) for file in draft.too_large
+        ]
+        request = decide_request(self._settings, draft.complete(uploaded), options)
         decision = decision_from(request, self._send(request))
         return typed_of(questions, decision) if isinstance(questions, type) else decision
+
+    def upload(self, file: Attachable, name: str | None = None) -> UploadedFile:
+        """Send a file that several decisions are about, once; what it returns may stand in `attachments`.
+
+        Args:
+            file: a path, bytes, a file object or a PIL image.
+            name: its name, instead of the one that it has.
+
+        Raises:
+            TypeError: for what is not a file; nothing is sent.
+            OSError: for a file that cannot be read; nothing is sent.
+            APIError: what the server refused, as one of its subclasses; others as in `decide`.
+        """
+        if isinstance(file, UploadedFile):
+            return file
+        return upload_from(self._send(upload_request(self._settings, load(file, name))))
 
     def models(self) -> list[ModelInfo]:
         """Return the models that the server offers; errors as in `decide`."""
@@ -130,13 +157,8 @@ class Jev:
         attempts = Attempts(self._retry, self._settings.shown_url, clock=self._clock)
         while True:
             try:
-                response = self._http.request(
-                    request.method,
-                    request.path,
-                    content=request.content,
-                    headers=request.headers,
-                    timeout=request.timeout,
-                )
+                with request.arguments() as arguments:
+                    response = self._http.request(**arguments)
             except httpx.HTTPError as failure:
                 wait = attempts.after_failure(failure, request.timeout)
             else:
@@ -224,14 +246,38 @@ class AsyncJev:
             A `Decision`; for a typed class a `TypedDecision` with an instance of it.
 
         Raises:
-            TypeError: for questions that cannot be asked; nothing is sent.
+            TypeError: for questions that cannot be asked or attachments that are no files; nothing is sent.
+            OSError: for an attachment that cannot be read; nothing is sent.
             APIError: what the server refused, as one of its subclasses.
             ConnectionError: when the server cannot be reached (`TimeoutError`: in time).
             ResponseError: when its answer is not what this API sends.
         """
-        request = decide_request(self._settings, state, questions, options, self._model)
+        work = partial(Draft.of, state, questions, options, model=self._model)
+        draft = await to_thread.run_sync(work) if options.get("attachments") else work()
+        uploaded = [
+            upload_from(await self._send(upload_request(self._settings, file, options)))
+            for file in draft.too_large
+        ]
+        request = decide_request(self._settings, draft.complete(uploaded), options)
         decision = decision_from(request, await self._send(request))
         return typed_of(questions, decision) if isinstance(questions, type) else decision
+
+    async def upload(self, file: Attachable, name: str | None = None) -> UploadedFile:
+        """Send a file that several decisions are about, once; what it returns may stand in `attachments`.
+
+        Args:
+            file: a path, bytes, a file object or a PIL image.
+            name: its name, instead of the one that it has.
+
+        Raises:
+            TypeError: for what is not a file; nothing is sent.
+            OSError: for a file that cannot be read; nothing is sent.
+            APIError: what the server refused, as one of its subclasses; others as in `decide`.
+        """
+        if isinstance(file, UploadedFile):
+            return file
+        loaded = await to_thread.run_sync(load, file, name)
+        return upload_from(await self._send(upload_request(self._settings, loaded)))
 
     async def models(self) -> list[ModelInfo]:
         """Return the models that the server offers; errors as in `decide`."""
@@ -245,13 +291,8 @@ class AsyncJev:
         attempts = Attempts(self._retry, self._settings.shown_url, clock=self._clock)
         while True:
             try:
-                response = await self._http.request(
-                    request.method,
-                    request.path,
-                    content=request.content,
-                    headers=request.headers,
-                    timeout=request.timeout,
-                )
+                with request.arguments() as arguments:
+                    response = await self._http.request(**arguments)
             except httpx.HTTPError as failure:
                 wait = attempts.after_failure(failure, request.timeout)
             else:

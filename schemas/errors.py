@@ -11,7 +11,7 @@ QUESTION_TYPES = frozenset({"noul", "choice", "score"})
 _MAPPINGS = ("questions", "assets", "criteria")
 
 MAX_ISSUES = 100
-"""Most issues that one error names."""
+"""Most issues that one error names; a last one counts the rest."""
 
 
 class Issue(BaseModel):
@@ -44,17 +44,26 @@ class ErrorBody(BaseModel):
 def issues_of(error: ValidationError, prefix: Sequence[str | int] = ("body",)) -> list[Issue]:
     """Turn a pydantic error into issues whose `loc` is the path in the JSON the caller sent.
 
-    Input values are left out: they may be large or private. So are issues past the first `MAX_ISSUES`.
+    Input values are left out: they may be large or private.
     """
     issues: list[Issue] = []
     rows = error.errors(include_url=False, include_context=False, include_input=False)
-    for row in rows[:MAX_ISSUES]:
+    for row in rows:
         loc = _wire_path(row["loc"])
         message = row["msg"].removeprefix("Value error, ")
         if row["type"] == "union_tag_invalid":  # pydantic's own message repeats the value
             message = "The type of a question should be 'noul', 'choice' or 'score'"
         issues.append(Issue(loc=[*prefix, *loc], msg=message, type=row["type"]))
     return issues
+
+
+def capped(issues: Sequence[Issue]) -> list[Issue]:
+    """The first `MAX_ISSUES` issues and, if there are more, one that counts them."""
+    more = len(issues) - MAX_ISSUES
+    if more <= 0:
+        return list(issues)
+    rest = Issue(loc=["body"], msg=f"{more} more issues are not listed", type="more_issues")
+    return [*issues[:MAX_ISSUES], rest]
 
 
 def _wire_path(loc: tuple[int | str, ...]) -> list[int | str]:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
 from jev.schemas.attachments import Attachment
-from jev.schemas.errors import Issue, issues_of
+from jev.schemas.errors import Issue, capped, issues_of
 from jev.schemas.questions import Choice, Noul, NoulCriteria, Score
 from jev.schemas.request import ATTACHMENT_FIELDS, Asset, SystemOneRequest
 from jev.schemas.response import Warning
@@ -25,7 +25,7 @@ class BadRequestError(ValueError):
     """A request body that cannot be served; `issues` says where and why."""
 
     def __init__(self, issues: Iterable[Issue]) -> None:
-        self.issues = list(issues)
+        self.issues = capped(list(issues))
         super().__init__("; ".join(f"{'.'.join(map(str, i.loc))}: {i.msg}" for i in self.issues))
 
     @classmethod

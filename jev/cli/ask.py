@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import sys
 import time
+from contextlib import ExitStack
 from enum import StrEnum
 from typing import Annotated, Any, TypedDict
 
 import typer
 
+from jev._attachments import LoadedFile
+from jev._draft import Draft
+from jev.cli.attach import check_attachments, coverage_lines, load_attachments
 from jev.cli.body import build_body
 from jev.cli.console import Screen, one_line, spinner
 from jev.cli.errors import FailureError, UsageError, one_line_errors
@@ -40,6 +44,7 @@ from jev.settings import Settings
 
 QUESTIONS = "Questions (each may be repeated)"
 STATE = "State and body"
+READING = "Reading attachments here"
 REQUEST = "Request"
 
 HELP = """
@@ -51,6 +56,7 @@ jev ask "..." --noul "urgent=Is it urgent?" --choice "team=billing,technical"
 jev ask "..." --choice "team: Which team?=billing,technical,sales"
 jev ask "..." --score "mood: How is the mood?=calm,annoyed,furious"
 cat mail.txt | jev ask --noul "spam=Is it spam?" --json
+jev ask --attach invoice.pdf --noul "Is it paid?"
 jev ask --file request.json
 
 An ID only names an answer: the model does not see it. Descriptions of options, and names with '=' \
@@ -119,6 +125,14 @@ def command(
         str | None, typer.Option(metavar="PATH", help="Read the state from a file.", rich_help_panel=STATE)
     ] = None,
     state_json: Annotated[bool, flag("--state-json", "The state is JSON, not text.", STATE)] = False,
+    attach: Annotated[
+        Many,
+        typer.Option(
+            metavar="PATH",
+            help="A file that belongs to the state: document, mail, picture, video or recording; repeatable.",
+            rich_help_panel=STATE,
+        ),
+    ] = None,
     instructions: Annotated[
         str | None,
         typer.Option(metavar="TEXT", help="Text before all questions.", rich_help_panel=REQUEST),
@@ -146,7 +160,7 @@ def command(
     ] = None,
     diagnostics: Annotated[
         bool,
-        flag("--diagnostics", "Show reads, entropies and timings.", REQUEST),
+        flag("--diagnostics", "Show reads, entropies, timings and what was read of attachments.", REQUEST),
     ] = False,
     full_diagnostics: Annotated[
         bool,
@@ -164,6 +178,20 @@ def command(
     device: Device = None,
     dtype: DType = None,
     threads: Threads = None,
+    speech_model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR|NAME", help="faster-whisper model that hears recordings.", rich_help_panel=READING
+        ),
+    ] = None,
+    ocr: Annotated[
+        bool | None,
+        typer.Option(
+            "--ocr/--no-ocr",
+            help="Read the text in pictures [default: if the model sees none].",
+            rich_help_panel=READING,
+        ),
+    ] = None,
     url: Url = None,
     api_key: ApiKey = None,
     timeout: Annotated[
@@ -178,6 +206,7 @@ def command(
 ) -> None:
     """Run `jev ask`; see `HELP`."""
     with one_line_errors():
+        files = load_attachments(attach or ())
         body = build_body(
             file=file,
             state=state,
@@ -193,14 +222,25 @@ def command(
                 "permutations": permutations,
                 "diagnostics": "full" if full_diagnostics else diagnostics or None,
             },
+            attached=bool(files),
         )
-        here = {"model": model_path, "config": config, "device": device, "dtype": dtype, "threads": threads}
+        here = {
+            "model": model_path,
+            "config": config,
+            "device": device,
+            "dtype": dtype,
+            "threads": threads,
+            "speech_model": speech_model,
+            "ocr": None if ocr is None else "on" if ocr else "off",
+        }
         typed = local or any(value is not None for value in here.values())
         server = server_url(context, url, here=typed)
         if server is not None:
-            decision, timing = _ask_server(body, {"url": server, "api_key": api_key, "timeout": timeout})
+            decision, timing = _ask_server(
+                body, files, {"url": server, "api_key": api_key, "timeout": timeout}
+            )
         else:
-            decision, timing = _ask_here(body, load_settings(**here))
+            decision, timing = _ask_here(body, files, load_settings(**here))
         if as_json:
             typer.echo(wire_json(decision))
             return
@@ -222,7 +262,7 @@ def wire_json(decision: Decision) -> bytes:
     return json.dumps(response, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
-def _ask_server(body: dict[str, Any], server: _Server) -> tuple[Decision, list[str]]:
+def _ask_server(body: dict[str, Any], files: list[LoadedFile], server: _Server) -> tuple[Decision, list[str]]:
     try:
         client = Jev(server["url"], server["api_key"], timeout=server["timeout"])
     except ValueError as error:
@@ -231,22 +271,26 @@ def _ask_server(body: dict[str, Any], server: _Server) -> tuple[Decision, list[s
         raise UsageError("--timeout must be more than 0")
     with client, spinner().status("asking the server"):
         started = time.perf_counter()
-        decision = _decide(client, body)
+        decision = _decide(client, body, files)
         return decision, [f"{time.perf_counter() - started:.2f} s"]
 
 
-def _ask_here(body: dict[str, Any], settings: Settings) -> tuple[Decision, list[str]]:
+def _ask_here(
+    body: dict[str, Any], files: list[LoadedFile], settings: Settings
+) -> tuple[Decision, list[str]]:
+    whole = Draft.of(body["state"], body["questions"], {"extra_body": body, "attachments": files}).complete()
     try:
-        parse_request(body)  # before the model is loaded, which takes longer
+        request, _ = parse_request(whole)  # before the model is loaded, which takes longer
     except BadRequestError as error:
         raise InvalidRequestError.of(error.issues) from None
-    with spinner().status("loading the model") as status:
+    check_attachments(request, settings)
+    with spinner().status("loading the model") as status, ExitStack() as stack:
         started = time.perf_counter()
-        local = LocalJev(engine=load_model(settings))
+        local = stack.enter_context(LocalJev(engine=load_model(settings), settings=settings))
         loaded = time.perf_counter()
         status.update("reading")
         try:
-            decision = _decide(local, body)
+            decision = _decide(local, body, files)
         except NotFoundError as error:
             raise UsageError(f"model: {error.message}; --model-path loads another checkpoint") from None
         except (ArithmeticError, RuntimeError, MemoryError) as error:
@@ -255,14 +299,14 @@ def _ask_here(body: dict[str, Any], settings: Settings) -> tuple[Decision, list[
     return decision, [f"{finished - loaded:.2f} s", f"loaded in {loaded - started:.1f} s"]
 
 
-def _decide(jev: Jev | LocalJev, body: dict[str, Any]) -> Decision:
-    return jev.decide(body["state"], body["questions"], extra_body=body)
+def _decide(jev: Jev | LocalJev, body: dict[str, Any], files: list[LoadedFile]) -> Decision:
+    return jev.decide(body["state"], body["questions"], extra_body=body, attachments=files)
 
 
 def _show(decision: Decision, questions: dict[str, Any], timing: list[str]) -> None:
     screen = Screen.standard()
     show_decision(screen, decision, questions)
-    notes = []
+    notes = list(coverage_lines(decision))
     if decision.model == embedded.NAME:
         notes.append(f"{embedded.NAME} is a small seed for trying jev (see README)")
     show_footer(screen, decision, timing, notes)

@@ -21,6 +21,7 @@ def build_body(
     state_json: bool,
     questions: dict[str, dict[str, Any]],
     options: dict[str, Any],
+    attached: bool = False,
 ) -> dict[str, Any]:
     """Put a request body together. What is typed wins over what `file` says.
 
@@ -31,6 +32,7 @@ def build_body(
         state_json: whether the state's text is JSON.
         questions: questions by id; they are added to those of `file`.
         options: other fields of the body; those that are None are left out.
+        attached: whether there are attachments; then the state may be empty.
 
     Raises:
         UsageError: when there is no state, no question, or a file cannot be used.
@@ -40,7 +42,7 @@ def build_body(
     if not asked:
         raise UsageError("no question: use --noul, --choice, --score or --file")
     body["questions"] = asked
-    text = _state_text(state, state_file, file, wanted="state" not in body)
+    text = _state_text(state, state_file, file, wanted="state" not in body, attached=attached)
     if text is not None:
         body["state"] = _parse("state", text.encode()) if state_json else text
     body.update({name: value for name, value in options.items() if value is not None})
@@ -54,7 +56,9 @@ def _read_body(file: str) -> dict[str, Any]:
     return body
 
 
-def _state_text(state: str | None, state_file: str | None, file: str | None, *, wanted: bool) -> str | None:
+def _state_text(
+    state: str | None, state_file: str | None, file: str | None, *, wanted: bool, attached: bool
+) -> str | None:
     """The state's text from wherever it was given; from a pipe only when nothing else gave one."""
     if state is not None and state_file is not None:
         raise UsageError("the state is given twice: as an argument and with --state-file")
@@ -65,6 +69,8 @@ def _state_text(state: str | None, state_file: str | None, file: str | None, *, 
         if not wanted:
             return None
         if file == STDIN or sys.stdin is None or sys.stdin.isatty():
+            if attached:
+                return ""
             raise UsageError("no state: give it as an argument, with --state-file or a pipe")
         source = STDIN
     elif source == STDIN and file == STDIN:
@@ -73,7 +79,7 @@ def _state_text(state: str | None, state_file: str | None, file: str | None, *, 
         text = _read(source).decode()
     except UnicodeDecodeError:
         raise UsageError(f"{_shown(source)}: the state is not UTF-8 text") from None
-    if not text.strip():
+    if not text.strip() and not (attached and state is None and state_file is None):
         raise UsageError(
             f"{_shown(source)} is empty; give the state as an argument, with --state-file or a pipe"
         )

@@ -18,6 +18,7 @@ from jev.cli.machine import DISTRIBUTION
 from jev.cli.machine_checks import machine_checks
 from jev.cli.model_checks import model_checks
 from jev.cli.options import JSON, MODEL_PANEL, Config, Device, DType, Threads, load_settings
+from jev.cli.reader_checks import reader_checks
 from jev.settings import Settings, SettingsError
 
 HELP = """
@@ -76,6 +77,7 @@ def command(
 
 def _checks(settings: Settings, found: list[Check]) -> Iterator[Check]:
     yield from machine_checks(settings)
+    yield from reader_checks(settings)
     if not found or all(check.status != "fail" for check in found):
         yield from model_checks(settings)
 

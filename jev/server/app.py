@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from fastapi import FastAPI
 
 from jev.server.errors import install_error_handlers
+from jev.server.file_routes import files_api
 from jev.server.metrics import Metrics
 from jev.server.middleware import RequestMiddleware
 from jev.server.openapi import describe
@@ -47,12 +48,13 @@ def create_app(settings: Settings, engine: Engine | None = None) -> FastAPI:
         redirect_slashes=False,  # a redirect would drop the body
     )
     app.state.service = service
-    app.state.metrics = Metrics(service.pending, service.stats)
+    app.state.metrics = Metrics(service.pending, service.stats, service.stored_bytes)
     app.include_router(api)
+    app.include_router(files_api)
     app.include_router(ops)
     install_error_handlers(app)
     describe(app, bearer=bool(settings.api_keys))
-    routes = [*app.routes, *api.routes, *ops.routes]
+    routes = [*app.routes, *api.routes, *files_api.routes, *ops.routes]
     paths = frozenset(path for route in routes if (path := getattr(route, "path", None)))
     app.add_middleware(RequestMiddleware, metrics=app.state.metrics, paths=paths)
     return app

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
@@ -12,9 +11,6 @@ from starlette.responses import JSONResponse, Response
 
 from jev.errors import APIError, InvalidRequestError, NotFoundError, ServerError
 from jev.schemas import BadRequestError, ErrorBody, ErrorDetail, Issue, IssueList
-
-MAX_ISSUES = 100
-"""Most issues of one 422; a last one counts the rest."""
 
 CLIENT_GONE = 499
 """The status logged for a client that went away; nothing is left to receive it."""
@@ -36,7 +32,7 @@ def error_response(error: APIError) -> Response:
     """Return the response for an error: its status, a JSON body and the headers that belong to it."""
     if error.status == 422:
         issues = error.issues or [Issue(loc=["body"], msg=error.message, type=error.error_type)]
-        body = IssueList(detail=_capped(issues))
+        body = IssueList(detail=list(issues))
     else:
         body = ErrorBody(detail=ErrorDetail(error_type=error.error_type, message=error.message))
     return JSONResponse(body.model_dump(), status_code=error.status, headers=_headers(error))
@@ -53,14 +49,6 @@ def _headers(error: APIError) -> dict[str, str]:
     if error.status == 408:
         headers["Connection"] = "close"  # the rest of the body must not be taken for the next request
     return headers
-
-
-def _capped(issues: Sequence[Issue]) -> list[Issue]:
-    more = len(issues) - MAX_ISSUES
-    if more <= 0:
-        return list(issues)
-    rest = Issue(loc=["body"], msg=f"{more} more issues are not listed", type="more_issues")
-    return [*issues[:MAX_ISSUES], rest]
 
 
 def install_error_handlers(app: FastAPI) -> None:

@@ -26,9 +26,15 @@ class Metrics:
     Args:
         pending: returns the requests and tokens that are waiting or running.
         stats: returns the engine's cumulative numbers; empty while there is no engine.
+        stored: returns the bytes of all uploads.
     """
 
-    def __init__(self, pending: Callable[[], tuple[int, int]], stats: Callable[[], dict[str, float]]) -> None:
+    def __init__(
+        self,
+        pending: Callable[[], tuple[int, int]],
+        stats: Callable[[], dict[str, float]],
+        stored: Callable[[], int],
+    ) -> None:
         self._registry = CollectorRegistry()
         self._requests = Counter(
             "jev_requests", "Finished HTTP requests", ["path", "status"], registry=self._registry
@@ -44,6 +50,8 @@ class Metrics:
         waiting.set_function(lambda: pending()[0])
         tokens = Gauge("jev_pending_tokens", "Tokens of them", registry=self._registry)
         tokens.set_function(lambda: pending()[1])
+        files = Gauge("jev_stored_bytes", "Bytes of uploaded files", registry=self._registry)
+        files.set_function(stored)
         self._registry.register(_EngineCollector(stats))
         ProcessCollector(registry=self._registry)
 

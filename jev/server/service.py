@@ -15,6 +15,7 @@ from jev.errors import ModelUnavailableError
 from jev.scheduler import Scheduler
 from jev.server.auth import Authenticator
 from jev.server.body import BodyBudget
+from jev.server.files import FileStore
 from jev.server.ratelimit import RateLimiter
 from jev.settings import Settings, evidence_limits
 
@@ -57,7 +58,12 @@ class Service:
         self._watcher: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Begin to serve: at once with an engine, otherwise as soon as one has been loaded."""
+        """Begin to serve: at once with an engine, otherwise as soon as one has been loaded.
+
+        Raises:
+            SettingsError: the folder for uploads cannot be used.
+        """
+        self.files = await asyncio.to_thread(_open_files, self.settings)
         self._workers = ThreadPoolExecutor(PREPARE_THREADS, thread_name_prefix="jev-prepare")
         if self.loaded.done():
             self._serve(self.loaded.result())
@@ -78,6 +84,8 @@ class Service:
             await asyncio.to_thread(self._reader.close)
         if self._workers is not None:
             self._workers.shutdown(wait=False, cancel_futures=True)
+        if isinstance(self.files, FileStore):
+            await asyncio.to_thread(self.files.close)
 
     def serving(self) -> tuple[Engine, Scheduler]:
         """Return the engine and its scheduler.
@@ -109,6 +117,10 @@ class Service:
         """The engine's cumulative numbers; empty while there is no engine."""
         return self._serving[0].stats() if self._serving is not None else {}
 
+    def stored_bytes(self) -> int:
+        """Bytes of all uploads."""
+        return self.files.stored_bytes if isinstance(self.files, FileStore) else 0
+
     async def in_worker(self, work: Callable[[], T]) -> T:
         """Run slow Python off the event loop, a few at once.
 
@@ -134,6 +146,15 @@ class Service:
         scheduler = Scheduler(engine, self.settings.max_pending_requests, self.settings.max_pending_tokens)
         self._serving = (engine, scheduler)
         self.ready.set()
+
+
+def _open_files(settings: Settings) -> FileStore:
+    return FileStore(
+        settings.files_dir,
+        quota_bytes=settings.files_quota_bytes,
+        ttl_s=settings.files_ttl_s,
+        max_bytes=settings.max_upload_bytes,
+    )
 
 
 def load_engine(settings: Settings) -> Engine:

@@ -1,4 +1,4 @@
-"""A job that hangs, eats memory, crashes or exits costs its caller an error that says so, and the pool goes on."""
+"""A job that hangs, eats memory, crashes or exits costs its caller one clear error, and the pool goes on."""
 
 from __future__ import annotations
 
@@ -87,7 +87,8 @@ def job(data, name, limits, *, picture_slots, options, on_stage):
         "memory": resource.getrlimit(resource.RLIMIT_AS)[0],
         "core": resource.getrlimit(resource.RLIMIT_CORE)[0],
     }
-    pictures = tuple(Picture.of(bytes([n]) * 3_000_000, n, n, f"page {n}") for n in range(1, picture_slots + 1))
+    numbers = range(1, picture_slots + 1)
+    pictures = tuple(Picture.of(bytes([n]) * 3_000_000, n, n, f"page {n}") for n in numbers)
     return Evidence(name, "text", json.dumps(state), pictures, ("a note",), "0" * 64, True)
 """
 

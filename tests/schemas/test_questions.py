@@ -74,7 +74,9 @@ def test_constructor_words_are_unknown_fields_on_the_wire(wire: dict[str, Any], 
 def test_options_keep_their_order_and_spelling() -> None:
     names = ["b", "a", "", " a", "A", "ä", "<|turn>", "1"]
     assert list(Choice("?", names).criteria) == names
-    assert list(question.validate_python({"type": "choice", "criteria": dict.fromkeys(names)}).criteria) == names
+    assert (
+        list(question.validate_python({"type": "choice", "criteria": dict.fromkeys(names)}).criteria) == names
+    )
 
 
 def test_repeated_options() -> None:

@@ -111,7 +111,9 @@ def test_integers_are_never_converted(name: str, value: object) -> None:
     assert refused(**{name: value}) == [["body", name]]
 
 
-@pytest.mark.parametrize(("name", "only", "others"), [("steps", 1, [0, 2, 8, 9]), ("think", 0, [-1, 1, 4097])])
+@pytest.mark.parametrize(
+    ("name", "only", "others"), [("steps", 1, [0, 2, 8, 9]), ("think", 0, [-1, 1, 4097])]
+)
 def test_fields_that_allow_one_value(name: str, only: int, others: list[int]) -> None:
     assert getattr(parse(**{name: only}), name) == only
     for value in others:
@@ -189,7 +191,13 @@ def test_questions_are_an_object(value: object) -> None:
 
 @pytest.mark.parametrize("name", ATTACHMENT_FIELDS)
 def test_attachments_are_lists(name: str) -> None:
-    assert getattr(parse(**{name: [{"any": "thing"}, "x", None]}), name) == [{"any": "thing"}, "x", None]
+    inline, uploaded = getattr(parse(**{name: [{"name": "a.txt", "data": "aGk="}, {"file": "file-1"}]}), name)
+    assert (inline.name, inline.data, uploaded.file) == ("a.txt", "aGk=", "file-1")
+    for entry in ({"name": "a"}, {"data": "aGk="}, {"name": "a", "data": "aGk=", "file": "f"}, 5, None):
+        assert refused(**{name: [entry]})[0][:3] == ["body", name, 0]
+    for bad in ("", "a/b", "a\\b", "..", "a\nb", "x" * 256):
+        assert refused(**{name: [{"name": bad, "data": "aGk="}]}) == [["body", name, 0, "name"]]
+    assert refused(**{name: [{"file": "f"}] * 9}) == [["body", "images" if name == "images" else "audios"]]
     for value in ({}, "x", 1, True):
         assert refused(**{name: value}) == [["body", name]]
 

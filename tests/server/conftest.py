@@ -15,7 +15,8 @@ import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
-from jev.errors import NotFoundError
+from jev.errors import InvalidRequestError, ModelUnavailableError, NotFoundError
+from jev.material import NOTHING, Material
 from jev.schemas import (
     Answer,
     Choice,
@@ -53,13 +54,21 @@ class FakeEngine:
     on_run: Callable[[FakePlan, Callable[[], bool]], None] | None = None
     prepared: int = 0
     ran: list[FakePlan] = field(default_factory=list)
+    material: list[Material] = field(default_factory=list)
 
-    def prepare(self, request: SystemOneRequest) -> FakePlan:
+    def prepare(self, request: SystemOneRequest, material: Material = NOTHING) -> FakePlan:
         self.prepared += 1
         if self.on_prepare is not None:
             self.on_prepare(request)
         if request.model not in ("jev-latest", self.name):
             raise NotFoundError(f"No model named {request.model[:64]!r}")
+        if material.pictures and not self.has_vision:
+            raise ModelUnavailableError("This model has no vision tower, so it cannot read images")
+        if request.calibration is not None:
+            raise InvalidRequestError.at(
+                "calibration", msg=f"No calibration named {request.calibration!r} is loaded"
+            )
+        self.material.append(material)
         return FakePlan(request, tokens=len(json.dumps(request.state)) + 8, questions=len(request.questions))
 
     def run(self, plan: FakePlan, *, cancelled: Callable[[], bool] = lambda: False) -> SystemOneResponse:

@@ -12,9 +12,10 @@ from starlette.testclient import TestClient
 
 from jev.errors import InvalidRequestError, OverloadedError
 from jev.schemas import BadRequestError, Issue
+from jev.schemas.errors import MAX_ISSUES
 from jev.server import service
 from jev.server.app import create_app
-from jev.server.errors import MAX_ISSUES, error_response
+from jev.server.errors import error_response
 from jev.settings import Settings
 
 

@@ -3,15 +3,34 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
-from typing import Any
+import wave
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from PIL import Image
 from starlette.testclient import TestClient
 
-PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 16
-JPEG = b"\xff\xd8\xff\xe0" + b"\0" * 16
+if TYPE_CHECKING:
+    from tests.server.conftest import FakeEngine
+
+
+def picture(format: str) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (64, 48), "white").save(file, format)
+    return file.getvalue()
+
+
+PNG, JPEG = picture("PNG"), picture("JPEG")
 REF = "<image:0>"
+
+
+@pytest.fixture
+def client(start: Callable[..., TestClient]) -> TestClient:
+    """A client of a server whose model sees no pictures and that does not read them by OCR."""
+    return start(ocr="off", extract_workers=1)
 
 
 def inline(data: bytes = PNG, format: str = "png") -> dict[str, Any]:
@@ -57,7 +76,7 @@ def test_a_jpeg_is_an_image_too(client: TestClient, body: dict[str, Any]) -> Non
 
 
 def test_the_images_field_is_503(client: TestClient, body: dict[str, Any]) -> None:
-    refused_for_vision(client.post("/v1/systemone", json={**body, "images": ["data:image/png;base64,"]}))
+    refused_for_vision(client.post("/v1/systemone", json={**body, "images": [inline()["data_base64"]]}))
 
 
 @pytest.mark.parametrize(
@@ -129,11 +148,54 @@ def test_parts_without_assets_are_422(client: TestClient, body: dict[str, Any]) 
 
 
 @pytest.mark.parametrize("field", ["documents", "videos", "audios", "files"])
-def test_other_attachments_are_422_by_name(client: TestClient, body: dict[str, Any], field: str) -> None:
+def test_an_attachment_without_content_is_422_by_name(
+    client: TestClient, body: dict[str, Any], field: str
+) -> None:
     row = issue(client.post("/v1/systemone", json={**body, field: [{"name": "a.pdf"}]}))
-    assert row["loc"] == ["body", field]
-    assert row["msg"] == "Attachments are not supported by this server"
+    assert row["loc"] == ["body", field, 0]
     assert client.post("/v1/systemone", json={**body, field: []}).status_code == 200
+
+
+def attach(data: bytes, name: str) -> dict[str, str]:
+    return {"name": name, "data": base64.b64encode(data).decode()}
+
+
+def test_a_text_file_reaches_the_model(client: TestClient, engine: FakeEngine, body: dict[str, Any]) -> None:
+    body["documents"] = [attach(b"The doctor is late.", "note.txt")]
+    assert client.post("/v1/systemone", json=body).status_code == 200
+    (one,) = engine.material[-1].evidence
+    assert (one.name, one.kind, one.text) == ("note.txt", "text", "The doctor is late.")
+
+
+@pytest.mark.parametrize(
+    ("field", "entry", "words"),
+    [
+        ("documents", attach(b"%PDF-1.7 broken", "a.pdf"), "damaged"),
+        ("videos", attach(b"just text", "a.txt"), "does not match the field 'videos'"),
+        ("files", attach(b"\x7fELF....", "a.exe"), "unsupported file type"),
+        ("files", {"name": "a.txt", "data": "!"}, "valid base64"),
+        ("files", {"file": "file-gone"}, "no uploaded file"),
+        ("images", "http://127.0.0.1/x.png", "no address is fetched"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_422_and_named(
+    client: TestClient, body: dict[str, Any], field: str, entry: Any, words: str
+) -> None:
+    row = issue(client.post("/v1/systemone", json={**body, field: [entry]}))
+    assert row["loc"][:3] == ["body", field, 0]
+    assert words in row["msg"]
+
+
+def test_speech_without_a_speech_model_is_503(client: TestClient, body: dict[str, Any]) -> None:
+    silence = io.BytesIO()
+    with wave.open(silence, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(16000)
+        file.writeframes(bytes(32000))
+    response = client.post("/v1/systemone", json={**body, "audios": [attach(silence.getvalue(), "a.wav")]})
+    assert response.status_code == 503, response.text
+    assert "'a.wav'" in response.json()["detail"]["message"]
 
 
 def test_a_calibration_that_is_not_loaded_is_422(client: TestClient, body: dict[str, Any]) -> None:
@@ -143,5 +205,7 @@ def test_a_calibration_that_is_not_loaded_is_422(client: TestClient, body: dict[
 
 
 def test_what_can_be_mended_is_said_before_what_cannot(client: TestClient, body: dict[str, Any]) -> None:
-    response = client.post("/v1/systemone", json={**body, "images": ["x"], "documents": ["y"]})
+    response = client.post(
+        "/v1/systemone", json={**body, "images": [inline()["data_base64"]], "documents": ["y"]}
+    )
     assert response.status_code == 422
