@@ -10,8 +10,11 @@ from jev.extractors.errors import (
 )
 from jev.extractors.evidence import Evidence, Kind, Picture
 from jev.extractors.limits import Budget, Limits
+from jev.extractors.options import AudioOptions, Options
+from jev.extractors.worker import Pool
 
 __all__ = [
+    "AudioOptions",
     "Budget",
     "Evidence",
     "ExtractError",
@@ -19,7 +22,9 @@ __all__ = [
     "LimitExceeded",
     "Limits",
     "MissingReader",
+    "Options",
     "Picture",
+    "Pool",
     "ServiceUnavailable",
     "Unreadable",
     "UnsupportedType",

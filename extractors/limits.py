@@ -69,6 +69,7 @@ class Limits:
     decode_memory_bytes: int = 1536 * MIB
     ocr_seconds: float = 60.0
     """Added to `decode_seconds` where pictures are read by OCR."""
+    ocr_memory_bytes: int = 4 * 1024 * MIB
 
     def __post_init__(self) -> None:
         for field in fields(self):

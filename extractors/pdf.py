@@ -31,6 +31,7 @@ _MAX_TABLE_CHARS = 8000
 _MAX_TABLE_ITEMS = 4000
 _MAX_TABLE_CELLS = 3000
 _SIZE = re.compile(rb"/Size\s+(\d{1,12})")
+_INDEX = re.compile(rb"trailer|/XRef\b")
 _UNMAPPED = re.compile("[\ufffd\ue000-\uf8ff]")
 # How Acrobat draws a tick, cross, circle, square, star and diamond in a check box.
 _TICKS = frozenset("34lnuH8")
@@ -77,7 +78,7 @@ def _mupdf() -> Any:
     try:
         import pymupdf  # noqa: PLC0415 - only where a PDF is read
     except ImportError as error:
-        raise MissingReader("Reading PDF files needs PyMuPDF: pip install pymupdf") from error
+        raise MissingReader("Reading PDF files needs PyMuPDF: pip install 'pymupdf>=1.28,<2'") from error
     # Its messages may quote the file, and advertise.
     pymupdf.TOOLS.mupdf_display_errors(False)
     pymupdf.TOOLS.mupdf_display_warnings(False)
@@ -88,10 +89,18 @@ def _mupdf() -> Any:
 
 def _check_objects(data: bytes, limits: Limits) -> None:
     """Bound the objects from the bytes: MuPDF makes room for as many as the file says it has."""
-    stated = max((int(size) for size in _SIZE.findall(data)), default=0)
-    count = max(stated, data.count(b" obj"))
+    count = max(data.count(b" obj"), *(_stated_size(data, at) for at in _INDEX.finditer(data)), 0)
     if count > limits.max_pdf_objects:
         raise LimitExceeded("max_pdf_objects", limits.max_pdf_objects, count, unit="objects")
+
+
+def _stated_size(data: bytes, at: re.Match[bytes]) -> int:
+    """Return the number of objects that a trailer or an index stream says the file has."""
+    # Other objects have a /Size too: that of an embedded file is its bytes.
+    start = at.start() if at[0] == b"trailer" else data.rfind(b"obj", max(0, at.start() - 4096), at.start())
+    end = data.find(b"stream", at.end(), at.end() + 4096)
+    head = data[max(0, start) : end if end >= 0 else at.end() + 4096]
+    return max((int(size) for size in _SIZE.findall(head)), default=0)
 
 
 def _read(mupdf: Any, document: Any, data: bytes, name: str, limits: Limits, slots: int) -> Evidence:

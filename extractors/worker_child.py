@@ -29,6 +29,12 @@ def allowance(stage: str, limits: Limits) -> tuple[str, float]:
     return name, getattr(limits, name)
 
 
+def _memory(stage: str, limits: Limits) -> tuple[str, int]:
+    names = {"transcribe": "transcribe_memory_bytes", "ocr": "ocr_memory_bytes"}
+    name = names.get(stage, "decode_memory_bytes")
+    return name, getattr(limits, name)
+
+
 def serve(fd: int, target: str) -> None:
     """Answer jobs from the pipe `fd` until it closes. Called in a fresh interpreter."""
     pipe = Connection(fd)
@@ -60,29 +66,29 @@ def _answer(
     options: Options,
 ) -> None:
     allowed = limits.decode_seconds
+    memory = _memory("decode", limits)
     stages: set[str] = set()
 
     def on_stage(stage: str) -> None:
-        nonlocal allowed
+        nonlocal allowed, memory
         if stage in stages:
             return
         stages.add(stage)
         allowed += allowance(stage, limits)[1]
         _limit_time(allowed)
-        if stage == "transcribe":
-            _limit_memory(limits.transcribe_memory_bytes)
+        memory = _memory(stage, limits)
+        _limit_memory(memory[1])
         _send(pipe, {"stage": stage})
 
     _limit_time(allowed)
-    _limit_memory(limits.decode_memory_bytes)
+    _limit_memory(memory[1])
     try:
         evidence = job(data, name, limits, picture_slots=slots, options=options, on_stage=on_stage)
     except ExtractError as error:
         _send(pipe, {"error": _encoded(error)})
     except MemoryError:
         _limit_memory(None)
-        limit = LimitExceeded("decode_memory_bytes", limits.decode_memory_bytes, unit="bytes of memory")
-        _send(pipe, {"error": _encoded(limit), "spent": True})
+        _send(pipe, {"error": _encoded(LimitExceeded(*memory, unit="bytes of memory")), "spent": True})
     except Exception:
         _send(pipe, {"error": _encoded(Unreadable("Its content cannot be read")), "spent": True})
     else:

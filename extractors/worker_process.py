@@ -63,7 +63,8 @@ class Worker:
         folder = tempfile.mkdtemp(prefix="jev-extract-")
         self._pipe, child = Pipe()
         environment = {
-            **os.environ,
+            # No secret of the server's settings is a decoder's business.
+            **{name: value for name, value in os.environ.items() if not name.startswith("JEV_")},
             # What this process can import the child can, however it was told to.
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
             "TMPDIR": folder,

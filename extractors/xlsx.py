@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import io
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 from jev.extractors.archive import check_package
@@ -90,12 +90,20 @@ def _rows(workbook: Any, sheet: Any) -> Iterator[list[tuple[str, Any]]]:
     """Yield each row's cells that have a value or a formula, as (place, value or None).
 
     openpyxl's own iteration fills every gap with empty cells, so that one far cell in each of many
-    rows would take hours; its parser gives just the cells that the file has.
+    rows would take hours; its parser gives just the cells that the file has. What is beside the rows
+    (formats, validations, links) is left out: it is not read, so it need not be sound.
     """
     from openpyxl.utils import get_column_letter  # noqa: PLC0415 - only where one is read
-    from openpyxl.worksheet._reader import FORMULA_TAG, WorkSheetParser  # noqa: PLC0415
+    from openpyxl.worksheet._reader import FORMULA_TAG, ROW_TAG, WorkSheetParser  # noqa: PLC0415
+    from openpyxl.xml.functions import iterparse  # noqa: PLC0415
 
     class Parser(WorkSheetParser):
+        def parse(self) -> Generator[Any, None, None]:
+            for _, element in iterparse(self.source):
+                if element.tag == ROW_TAG:
+                    yield self.parse_row(element)
+                    element.clear()
+
         def parse_cell(self, element: Any) -> dict[str, Any]:
             cell = super().parse_cell(element)
             cell["formula"] = element.find(FORMULA_TAG) is not None

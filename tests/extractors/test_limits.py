@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+import subprocess
+import sys
 
 import pytest
 
-from jev.extractors import Budget, Evidence, ExtractError, LimitExceeded, Limits, Picture, Unreadable
+from jev.extractors import (
+    Budget,
+    Evidence,
+    ExtractError,
+    LimitExceeded,
+    Limits,
+    MissingReader,
+    Picture,
+    Unreadable,
+)
+from jev.extractors.extract import extract
 from jev.extractors.limits import check_slots
+from jev.extractors.options import Options
 
 MIB = 2**20
 
@@ -121,3 +134,42 @@ def test_errors_are_value_errors_that_say_where() -> None:
 def test_limits_travel_to_other_processes() -> None:
     limits = Limits(max_images=3)
     assert pickle.loads(pickle.dumps(limits)) == limits
+
+
+READERS = (
+    "torch",
+    "fastapi",
+    "lxml",
+    "pymupdf",
+    "docx",
+    "openpyxl",
+    "pptx",
+    "PIL",
+    "cv2",
+    "av",
+    "faster_whisper",
+)
+
+
+def test_importing_loads_no_reader() -> None:
+    code = f"import sys, jev.extractors.extract; print([m for m in {READERS!r} if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("module", "data", "name", "hint"),
+    [
+        ("pymupdf", b"%PDF-1.7", "a.pdf", "pip install 'pymupdf"),
+        ("lxml", b"<p>x", "a.html", "the Python package lxml"),
+        ("charset_normalizer", b"\xc4\xe4" * 20, "a.txt", "the Python package charset_normalizer"),
+    ],
+)
+def test_a_missing_package_is_named(
+    monkeypatch: pytest.MonkeyPatch, module: str, data: bytes, name: str, hint: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingReader, match=hint):
+        extract(data, name, Limits(), picture_slots=0, options=Options())

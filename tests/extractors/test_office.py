@@ -316,6 +316,18 @@ def test_excel_chart_sheets_are_noted() -> None:
     assert "Chart sheets were not read: 1" in read_xlsx(saved(book), "a.xlsx", LIMITS).notes
 
 
+def test_excel_needs_nothing_but_the_rows_of_a_sheet_to_be_sound() -> None:
+    book = openpyxl.Workbook()
+    book.active["A1"] = "kept"
+    broken = '<mergeCells><mergeCell ref="no place"/></mergeCells><hyperlinks><hyperlink x="y"/></hyperlinks>'
+    data = edited(
+        saved(book),
+        "xl/worksheets/sheet1.xml",
+        lambda xml: xml.replace("</sheetData>", f"</sheetData>{broken}"),
+    )
+    assert read_xlsx(data, "a.xlsx", LIMITS).text == "Sheet Sheet:\nA1=kept"
+
+
 def test_excel_workbooks_without_values_are_refused() -> None:
     with pytest.raises(Unreadable, match="every sheet of the workbook is empty"):
         read_xlsx(saved(openpyxl.Workbook()), "a.xlsx", LIMITS)

@@ -293,6 +293,14 @@ def test_embedded_files_scripts_forms_and_comments_are_noted_not_used() -> None:
     )
 
 
+def test_the_size_of_an_embedded_file_is_no_number_of_objects() -> None:
+    document = pages(text())
+    document.embfile_add("big.txt", b"x" * 300_000)
+    data = document.tobytes()
+    assert b"/Size 300000" in data
+    assert read(data).text == "words"
+
+
 def test_a_file_that_is_cut_short_is_refused() -> None:
     data = pages(*[text(PROSE)] * 5).tobytes()
     for share in (0.2, 0.5, 0.9):

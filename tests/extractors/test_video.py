@@ -241,15 +241,10 @@ JITTER = [0.0, *(t + random.Random(t).uniform(-0.012, 0.012) for t in even(400, 
 def test_a_variable_rate_keeps_frames_and_times_together(format_: str, times: list[float], key: str) -> None:
     codec = {"libx264": {"preset": "ultrafast", "g": key}, "libvpx": {"deadline": "realtime", "g": key}}
     evidence = read(clip(format_, times, options=codec[CODECS[format_]]))
-    assert len(evidence.pictures) == min(4, len(times))
-    assert evidence.notes[0].startswith(f"{len(evidence.pictures)} of {len(times)} frames")
-    found = []
-    for place, number in seen(evidence):
-        assert place is not None
-        found.append(float(place.split()[1]))
-        assert found[-1] == pytest.approx(times[number], abs=0.0015)
-    assert found == sorted(found)
-    assert found[-1] - found[0] > 0.8 * (times[-1] - times[0])
+    assert evidence.notes[0].startswith(f"4 of {len(times)} frames")
+    found = [float(str(place).split()[1]) for place, _ in seen(evidence)]
+    assert found == pytest.approx(sample(times, 4), abs=0.0015)
+    assert [times[number] for _, number in seen(evidence)] == pytest.approx(found, abs=0.0015)
 
 
 def test_a_clip_that_starts_late_counts_from_its_first_frame() -> None:
