@@ -9,6 +9,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, TypeAlias, cast
 
@@ -21,7 +22,9 @@ from jev.schemas.attachments import MAX_NAME
 MAX_INLINE = 8 * 2**20
 """Most bytes of files that go inside a request; more are uploaded before it."""
 
-_PNG_MODES = frozenset({"1", "L", "LA", "I", "I;16", "P", "RGB", "RGBA"})
+_PNG_MODES = frozenset({"1", "L", "LA", "I;16", "I;16B", "P", "RGB", "RGBA"})
+_NEAREST = {**dict.fromkeys(("I", "I;16L", "I;16N"), "I;16"), "La": "LA", "PA": "RGBA", "RGBa": "RGBA"}
+"""The mode that PNG has for one that it has not; for others it is RGB."""
 
 
 class UploadedFile(BaseModel):
@@ -33,7 +36,7 @@ class UploadedFile(BaseModel):
         bytes: its size.
         kind: what it is by its content, such as "pdf" or "image".
         sha256: of its bytes, in hex.
-        expires_at: when the server drops it unless it is used; seconds since 1970.
+        expires_at: when the server removes it, unless it is used before.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -43,7 +46,7 @@ class UploadedFile(BaseModel):
     bytes: int
     kind: str
     sha256: str | None = None
-    expires_at: float | None = None
+    expires_at: datetime | None = None
 
 
 class ByteReader(Protocol):
@@ -195,8 +198,8 @@ def _from_reader(reader: ByteReader, number: int) -> LoadedFile:
         raise TypeError(f"attachment {number}: its read() gave {kind}, not bytes; open files in mode 'rb'")
     name = getattr(reader, "name", None)
     # Files without a name have a number or something like "<stdin>" there.
-    named = isinstance(name, str) and not name.startswith("<")
-    return _from_bytes(data, (_clean(Path(name).name) if named else "") or f"attachment-{number}")
+    own = _clean(Path(name).name) if isinstance(name, str) and not name.startswith("<") else ""
+    return _from_bytes(data, own or f"attachment-{number}")
 
 
 def _from_bytes(data: bytes, name: str) -> LoadedFile:
@@ -216,7 +219,7 @@ def _png(image: PILImage) -> bytes:
         image.save(stream, "PNG", exif=exif)
     else:
         # Its colour profile is about the numbers that it had before.
-        image.convert("RGB").save(stream, "PNG", exif=exif, icc_profile=None)
+        image.convert(_NEAREST.get(image.mode, "RGB")).save(stream, "PNG", exif=exif, icc_profile=None)
     return stream.getvalue()
 
 

@@ -67,7 +67,7 @@ class Draft:
             if isinstance(one, LoadedFile):
                 entries.append(one.inline())
             else:
-                entries.append({"name": file.name, "file": one.id})
+                entries.append({"name": one.name, "file": one.id})
         # The body may have files of its own, from `extra_body`; they come first.
         return {**self.body, "files": [*(self.body.get("files") or ()), *entries]}
 

@@ -188,16 +188,19 @@ class _Uploads(BaseModel):
     files: list[UploadedFile] = Field(min_length=1, max_length=1)
 
 
-def upload_from(response: httpx.Response) -> UploadedFile:
-    """Read the 200 of `POST /v1/files` with one file.
+def upload_from(response: httpx.Response, name: str) -> UploadedFile:
+    """Read the 200 of `POST /v1/files` with one file of this name.
 
     Raises:
         ResponseError: when it is not one file.
     """
     try:
-        return _Uploads.model_validate(json_from(response), strict=True).files[0]
+        # From the text itself, where a date is a string also when checks are strict.
+        file = _Uploads.model_validate_json(response.content, strict=True).files[0]
     except ValidationError as error:
         raise errors.ResponseError(first_error(error)) from None
+    # A multipart head writes some characters otherwise, such as quotes.
+    return file.model_copy(update={"name": name})
 
 
 def health_from(response: httpx.Response) -> dict[str, Any]:

@@ -123,7 +123,8 @@ class Jev:
         """
         draft = Draft.of(state, questions, options, model=self._model)
         uploaded = [
-            upload_from(self._send(upload_request(self._settings, file, options))) for file in draft.too_large
+            upload_from(self._send(upload_request(self._settings, file, options)), file.name)
+            for file in draft.too_large
         ]
         request = decide_request(self._settings, draft.complete(uploaded), options)
         decision = decision_from(request, self._send(request))
@@ -143,7 +144,8 @@ class Jev:
         """
         if isinstance(file, UploadedFile):
             return file
-        return upload_from(self._send(upload_request(self._settings, load(file, name))))
+        loaded = load(file, name)
+        return upload_from(self._send(upload_request(self._settings, loaded)), loaded.name)
 
     def models(self) -> list[ModelInfo]:
         """Return the models that the server offers; errors as in `decide`."""
@@ -255,7 +257,7 @@ class AsyncJev:
         work = partial(Draft.of, state, questions, options, model=self._model)
         draft = await to_thread.run_sync(work) if options.get("attachments") else work()
         uploaded = [
-            upload_from(await self._send(upload_request(self._settings, file, options)))
+            upload_from(await self._send(upload_request(self._settings, file, options)), file.name)
             for file in draft.too_large
         ]
         request = decide_request(self._settings, draft.complete(uploaded), options)
@@ -277,7 +279,7 @@ class AsyncJev:
         if isinstance(file, UploadedFile):
             return file
         loaded = await to_thread.run_sync(load, file, name)
-        return upload_from(await self._send(upload_request(self._settings, loaded)))
+        return upload_from(await self._send(upload_request(self._settings, loaded)), loaded.name)
 
     async def models(self) -> list[ModelInfo]:
         """Return the models that the server offers; errors as in `decide`."""

@@ -69,7 +69,7 @@ class LocalJev:
     ) -> None:
         self._engine = engine or _load(model, device, dtype)
         self._settings = settings
-        self._reading = {
+        self._reading: dict[str, Any] = {
             "ocr": ocr,
             "speech_model": None if speech_model is None else str(speech_model),
             "speech_url": speech_url,

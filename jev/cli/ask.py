@@ -224,7 +224,7 @@ def command(
             },
             attached=bool(files),
         )
-        here = {
+        here: dict[str, Any] = {
             "model": model_path,
             "config": config,
             "device": device,
@@ -236,9 +236,8 @@ def command(
         typed = local or any(value is not None for value in here.values())
         server = server_url(context, url, here=typed)
         if server is not None:
-            decision, timing = _ask_server(
-                body, files, {"url": server, "api_key": api_key, "timeout": timeout}
-            )
+            asked: _Server = {"url": server, "api_key": api_key, "timeout": timeout}
+            decision, timing = _ask_server(body, files, asked)
         else:
             decision, timing = _ask_here(body, files, load_settings(**here))
         if as_json:

@@ -63,7 +63,9 @@ def _check(reader: Reader, settings: Settings) -> Check:
         )
     detail = ", ".join(number for number in found.values() if number)
     if reader.name == "speech" and not settings.speech_model:
-        return Check(name, "none", f"{detail}, but no speech model ({reader.use})", "set speech_model")
+        return Check(
+            name, "none", f"{detail}, but no speech model ({reader.use})", "set speech_model or speech_url"
+        )
     return Check(name, "ok", f"{detail} ({reader.use})")
 
 

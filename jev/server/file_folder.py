@@ -68,9 +68,10 @@ def read_regular(path: Path) -> bytes:
         if error.errno in (errno.ENOENT, errno.ELOOP, errno.ENXIO):
             raise KeyError(path.name) from None
         raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise KeyError(path.name)
     with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise KeyError(path.name)
         return file.read()
 
 

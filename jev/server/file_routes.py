@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel
 from starlette.responses import JSONResponse, Response
 
-from jev.errors import NotFoundError
+from jev.errors import NotFoundError, ServerError
 from jev.server.files import FileStore, StoredFile
 from jev.server.openapi import ERRORS
 from jev.server.routes import guard, service_of
@@ -139,7 +139,8 @@ async def delete_file(request: Request, id: str) -> Response:
 
 
 def _store_of(service: Service) -> FileStore:
-    assert isinstance(service.files, FileStore), "the app has not started"
+    if not isinstance(service.files, FileStore):
+        raise ServerError("This server takes no uploads", status=503, error_type="storage_unavailable")
     return service.files
 
 

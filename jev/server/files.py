@@ -66,7 +66,8 @@ class FileStore:
 
     Args:
         directory: the folder, of these files only; None for a temporary one that `close` removes.
-        quota_bytes: most bytes of all files; nothing that has not expired is removed to make room.
+        quota_bytes: most bytes of all files, and of all that is arriving; nothing that has not expired
+            is removed to make room.
         ttl_s: seconds that a file is kept after it was last uploaded or read.
         max_bytes: most bytes of one file.
         clock: returns the time in seconds since 1970.
@@ -107,7 +108,7 @@ class FileStore:
                 raise
         except (OSError, sqlite3.Error, ServerError) as error:
             reason = getattr(error, "strerror", None) or str(error)
-            raise SettingsError(f"files_dir: {directory} cannot be used ({reason})") from error
+            raise SettingsError(f"files_dir: {directory} cannot be used ({reason})") from None
         self._closed = threading.Event()
         self._sweeper = threading.Thread(target=self._keep_swept, name="jev-files", daemon=True)
         self._sweeper.start()
@@ -245,11 +246,16 @@ class FileStore:
     def _shown(self, row: Row) -> StoredFile:
         return StoredFile(row.id, row.name, row.kind, row.size, row.sha256, row.used + self._ttl_s)
 
-    def _arrive(self, count: int) -> None:
-        """Count bytes that arrive. One file may always try: it may be there already."""
+    def _arrive(self, count: int, size: int) -> None:
+        """Count bytes that arrive for an upload that then has `size`.
+
+        What arrives may be there already, so it has a room of its own, as large as the quota.
+        """
+        if size > self.quota_bytes:
+            raise self._over_quota()
         with self._guard:
-            if self._arriving + count > max(self.max_bytes, self.quota_bytes - self.stored_bytes):
-                raise self._over_quota()
+            if self._arriving + count > self.quota_bytes:
+                raise OverloadedError("Too many large uploads are being received", retry_after=1)
             self._arriving += count
 
     def _end(self, count: int) -> None:
@@ -322,13 +328,14 @@ class Batch:
 
         Raises:
             TooLargeError: the file is too large, or all files together are.
+            OverloadedError: too much is arriving at once.
             ServerError: 503; the disk is full or fails.
         """
         with self._using():
             part = self._parts[-1]
             if part.size + len(data) > self._store.max_bytes:
                 raise TooLargeError(f"A file is over the limit of {self._store.max_bytes} bytes")
-            self._store._arrive(len(data))
+            self._store._arrive(len(data), self._size + len(data))
             self._size += len(data)
             part.size += len(data)
             part.file.write(data)

@@ -17,7 +17,7 @@ from jev.server.auth import Authenticator
 from jev.server.body import BodyBudget
 from jev.server.files import FileStore
 from jev.server.ratelimit import RateLimiter
-from jev.settings import Settings, evidence_limits
+from jev.settings import Settings, SettingsError, evidence_limits
 
 if TYPE_CHECKING:
     from jev.engine import Engine
@@ -61,10 +61,17 @@ class Service:
         """Begin to serve: at once with an engine, otherwise as soon as one has been loaded.
 
         Raises:
-            SettingsError: the folder for uploads cannot be used.
+            SettingsError: the folder for uploads cannot be used. Without an engine it is kept in
+                `loaded`, as is all else that comes between here and serving.
         """
-        self.files = await asyncio.to_thread(_open_files, self.settings)
         self._workers = ThreadPoolExecutor(PREPARE_THREADS, thread_name_prefix="jev-prepare")
+        try:
+            self.files = await asyncio.to_thread(_open_files, self.settings)
+        except SettingsError as error:
+            if self.loaded.done():
+                raise
+            self.loaded.set_exception(error)
+            return
         if self.loaded.done():
             self._serve(self.loaded.result())
             return

@@ -78,6 +78,7 @@ class UploadParser:
             InvalidRequestError: a file has no name, a name with directories, or content that is not
                 served; or a part is not a file.
             TooLargeError: there are too many files, one is too large, or all together are.
+            OverloadedError: too much is arriving at once.
             ServerError: 503; they cannot be written.
         """
         if self._ended:
