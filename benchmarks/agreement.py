@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from common import ServerProcess, console, machine, machine_line, progress, table, verdict
 from labelled import Example, load, macro_f1
 from reference import Reference
@@ -259,8 +258,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = arguments(argv)
-    if args.threads:
-        torch.set_num_threads(args.threads)
+    facts = machine(args.threads)
     names = args.sets.split(",")
     share = -(-args.rows // len(names))
     examples = {name: load(args.data, name, share, yes_no=args.yes_no) for name in names}
@@ -283,7 +281,6 @@ def main(argv: Sequence[str] | None = None) -> None:
             all_b["max_dp"] <= DISTANCE_TARGET,
         ),
     }
-    facts = machine(args.threads)
     if args.json:
         report = {
             "machine": facts,

@@ -20,6 +20,8 @@ from typing import Any, Self
 from rich.console import Console
 from rich.table import Table
 
+import jev._openmp  # noqa: F401 - every script imports this file first, before torch
+
 START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 30.0
 
@@ -134,14 +136,16 @@ def verdict(met: bool) -> str:
     return "[green]met[/]" if met else "[bold red]NOT MET[/]"
 
 
-def machine(threads: int | None = None) -> dict[str, Any]:
-    """What the numbers were measured on."""
+def machine(threads: int | None) -> dict[str, Any]:
+    """Set torch's threads here (None = torch decides) and return what is measured on."""
     import torch
 
+    if threads is not None:
+        torch.set_num_threads(threads)
     return {
         "cpu": _cpu_name(),
         "cores": os.cpu_count(),
-        "threads": threads or torch.get_num_threads(),
+        "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "python": platform.python_version(),
     }

@@ -103,6 +103,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = arguments(argv)
+    facts = machine(args.threads)
     server = ServerProcess(threads=args.threads, request_timeout_s=TIMEOUT_S)
     with server, Jev(server.url, timeout=TIMEOUT_S) as client:
         samples = watch(client, server.pid, args.requests, args.every, args.longest)
@@ -119,7 +120,6 @@ def main(argv: Sequence[str] | None = None) -> None:
             growth <= GROWTH_TARGET,
         ),
     }
-    facts = machine(args.threads)
     if args.json:
         report = {
             "machine": facts,

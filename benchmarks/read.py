@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from common import Quartiles, console, machine, machine_line, table, verdict
 from rates import Rate, rates
 from rich.console import Console
@@ -106,7 +105,7 @@ def show(out: Console, trios: Sequence[Trio], long: Sequence[Request], speeds: S
 
     made = table(
         "Matmul rates, GFLOP/s in fp32: median (quartiles)",
-        "forward", "rows", "ms", "GFLOP/s", "its matmuls alone", "plain matmul", "of its matmuls", "of plain",
+        "forward", "rows", "ms", "GFLOP/s", "its matmuls", "plain matmul", "rate / its matmuls", "/ plain",
     )  # fmt: skip
     for one in speeds:
         made.add_row(
@@ -174,9 +173,9 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = arguments(argv)
-    if args.threads:
-        torch.set_num_threads(args.threads)
+    facts = machine(args.threads)
     engine = Engine.load(args.model)
+    facts |= {"model": engine.name, "rounds": args.rounds}
     trios = [Trio.of(engine, args.short, samples) for samples in ("auto", 1)]
     long = [Request(engine, count, args.long, 1) for count in (1, args.many)]
     speeds = rates(engine, args.short)
@@ -184,7 +183,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     variants += [*long, *(v for one in speeds for v in (one.forward, one.dense, one.plain))]
     run_rounds(variants, args.rounds)
 
-    facts = {"model": engine.name, "rounds": args.rounds, **machine(args.threads)}
     if args.json:
         print(json.dumps({"machine": facts, **report(trios, long, speeds)}))
         return

@@ -32,10 +32,11 @@ def read_image(data: bytes, name: str, limits: Limits) -> Evidence:
         raise UnsupportedType(f"Its content is of kind {content.kind}, which is not an image")
     if len(data) > limits.max_image_bytes:
         raise LimitExceeded("max_image_bytes", limits.max_image_bytes, len(data), unit="bytes")
+    # The reader of WebP takes memory for all pixels when it is made.
+    if content.format == "webp":
+        _check_pixels(*_webp_size(data), limits)
     image = _open(data, content.format, limits)
-    width, height = image.size
-    if width * height > limits.max_pixels:
-        raise LimitExceeded("max_pixels", limits.max_pixels, width * height, unit="pixels")
+    _check_pixels(*image.size, limits)
     try:
         notes = _frame_notes(image)
         image.load()
@@ -49,13 +50,31 @@ def read_image(data: bytes, name: str, limits: Limits) -> Evidence:
     return Evidence(name, "image", "", (_picture(shown),), tuple(notes), digest(data))
 
 
+def _check_pixels(width: int, height: int, limits: Limits) -> None:
+    if width * height > limits.max_pixels:
+        raise LimitExceeded("max_pixels", limits.max_pixels, width * height, unit="pixels")
+
+
+def _webp_size(data: bytes) -> tuple[int, int]:
+    """Width and height in the header of a WebP file; (0, 0) if there are none."""
+    chunk, head = data[12:16], data[20:30]
+    if len(head) == 10 and chunk == b"VP8X":
+        return int.from_bytes(head[4:7], "little") + 1, int.from_bytes(head[7:10], "little") + 1
+    if len(head) == 10 and chunk == b"VP8L":
+        bits = int.from_bytes(head[1:5], "little")
+        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+    if len(head) == 10 and chunk == b"VP8 ":
+        return int.from_bytes(head[6:8], "little") & 0x3FFF, int.from_bytes(head[8:10], "little") & 0x3FFF
+    return 0, 0
+
+
 def _open(data: bytes, format_: str, limits: Limits) -> ImageFile.ImageFile:
     """Read the header only, by the reader of the sniffed format and no other."""
     from PIL.Image import DecompressionBombError  # noqa: PLC0415
 
     try:
         return _reader(format_)(io.BytesIO(data))
-    # Some readers stop at Pillow's own limit, which is higher.
+    # Pillow's own limit is higher; some readers check it, and do not say the number.
     except DecompressionBombError:
         raise LimitExceeded("max_pixels", limits.max_pixels, unit="pixels") from None
     except MemoryError:

@@ -7,7 +7,7 @@ import tempfile
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jev.extractors.container import is_cut_short
 from jev.extractors.detect import sniff
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from cv2 import VideoCapture
 
 _THREADS = 4
+_SILENT = 0
 _PACKETS = -1
 """The value of CAP_PROP_FORMAT that gives coded packets instead of pictures."""
 
@@ -115,6 +116,9 @@ def _scan(packets: VideoCapture, limits: Limits) -> list[float]:
         if times[-1] > limits.max_video_seconds:
             most, last = limits.max_video_seconds, times[-1]
             raise LimitExceeded("max_video_seconds", most, last, unit="seconds", at_least=True)
+        # A little before the start is usual; more is no time, but the mark for "not known".
+        if times[-1] < -limits.max_video_seconds:
+            raise Unreadable("It is a video whose frames have no times")
     if not times:
         raise Unreadable("It is a video without a frame")
     times.sort()
@@ -176,9 +180,10 @@ def _opened(path: str, *parameters: int) -> Iterator[VideoCapture]:
     os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
     import cv2  # noqa: PLC0415
 
-    log = cv2.utils.logging
+    # Where these are depends on the version of OpenCV.
+    log: Any = getattr(cv2.utils, "logging", cv2)
     level = log.getLogLevel()
-    log.setLogLevel(log.LOG_LEVEL_SILENT)
+    log.setLogLevel(_SILENT)
     capture = cv2.VideoCapture(path, cv2.CAP_FFMPEG, [cv2.CAP_PROP_N_THREADS, _THREADS, *parameters])
     try:
         if not capture.isOpened():

@@ -95,7 +95,7 @@ class Settings(BaseSettings):
         default=ByteSize(2 * 2**30), description="most bytes of all uploads together"
     )
     files_ttl_s: Seconds = Field(default=24 * 3600.0, description="time an upload is kept after its last use")
-    max_upload_bytes: Bytes = Field(default=ByteSize(64 * 2**20), description="largest upload")
+    max_upload_bytes: Bytes = Field(default=ByteSize(32 * 2**20), description="largest upload")
 
     host: str = Field(default="127.0.0.1", min_length=1, description="address to listen on")
     port: int = Field(default=8000, ge=0, le=65535, description="port to listen on; 0 = any free one")

@@ -20,9 +20,9 @@ class Attachment(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
-    name: str | None = Field(None, min_length=1, max_length=MAX_NAME)
-    data: str | None = Field(None, repr=False)
-    file: str | None = Field(None, min_length=1, max_length=MAX_NAME)
+    name: str | None = Field(default=None, min_length=1, max_length=MAX_NAME)
+    data: str | None = Field(default=None, repr=False)
+    file: str | None = Field(default=None, min_length=1, max_length=MAX_NAME)
 
     @field_validator("name")
     @classmethod

@@ -30,6 +30,7 @@ ATTACHMENT_FIELDS = ("images", "files", "documents", "videos", "audios")
 
 Samples = Annotated[int, Field(strict=True, ge=1, le=MAX_SAMPLES)]
 QuestionId = Annotated[str, Field(min_length=1, max_length=512)]
+Placeholder = Annotated[str, Field(min_length=1)]
 
 
 class Asset(BaseModel):
@@ -60,32 +61,36 @@ class SystemOneRequest(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
-    model: str = Field("jev-latest", min_length=1)
+    model: str = Field(default="jev-latest", min_length=1)
     state: Text
     questions: dict[QuestionId, Question] = Field(min_length=1, max_length=MAX_QUESTIONS)
-    assets: Annotated[dict[str, Asset], Field(min_length=1)] | None = None
+    assets: Annotated[dict[Placeholder, Asset], Field(min_length=1)] | None = None
 
-    instructions: Text | None = Field(None, description="request-wide text placed before the questions")
+    instructions: Text | None = Field(
+        default=None, description="request-wide text placed before the questions"
+    )
     layout: Literal["isolated", "joint"] = Field(
-        "isolated",
+        default="isolated",
         description="isolated: every question alone; joint: all questions share one canvas",
     )
-    samples: Literal["auto"] | Samples = Field("auto", description="canvas reads a question")
-    auto_max: StrictInt = Field(4, ge=1, le=MAX_SAMPLES, description="reads when auto extends")
+    samples: Literal["auto"] | Samples = Field(default="auto", description="canvas reads a question")
+    auto_max: StrictInt = Field(default=4, ge=1, le=MAX_SAMPLES, description="reads when auto extends")
     auto_threshold: float = Field(
-        0.1, ge=0, allow_inf_nan=False, strict=True, description="nats of entropy over the labels"
+        default=0.1, ge=0, allow_inf_nan=False, strict=True, description="nats of entropy over the labels"
     )
-    seed: StrictInt = Field(42, ge=-INT32, le=INT32 - 1, description="decides the slot noise")
+    seed: StrictInt = Field(default=42, ge=-INT32, le=INT32 - 1, description="decides the slot noise")
     permutations: StrictInt = Field(
-        1, ge=1, le=MAX_SAMPLES, description="rotations of a choice's options to average over"
+        default=1, ge=1, le=MAX_SAMPLES, description="rotations of a choice's options to average over"
     )
-    steps: StrictInt = Field(1, ge=1, le=8)
-    think: StrictInt = Field(0, ge=0, le=4096)
-    chunk_rows: StrictInt | None = Field(None, ge=8, le=4096, description="joint: canvas rows a chunk")
+    steps: StrictInt = Field(default=1, ge=1, le=8)
+    think: StrictInt = Field(default=0, ge=0, le=4096)
+    chunk_rows: StrictInt | None = Field(
+        default=None, ge=8, le=4096, description="joint: canvas rows a chunk"
+    )
     chunk_prompt: Literal["own", "shared"] = "own"
     calibration: str | None = None
     diagnostics: StrictBool | Literal["full"] = False
-    strict: StrictBool = Field(False, description="refuse unknown fields instead of warning")
+    strict: StrictBool = Field(default=False, description="refuse unknown fields instead of warning")
 
     images: list[InlineImage] = Field(default_factory=list, max_length=MAX_ATTACHMENTS)
     files: list[Attachment] = Field(default_factory=list, description="attachments of any kind")

@@ -28,7 +28,7 @@ class Reader:
 
 
 READERS = (
-    Reader("pdf", "PDF files", ("pymupdf",), "pymupdf"),
+    Reader("pdf", "PDF files", ("pymupdf",)),
     Reader(
         "office",
         "Word, Excel and PowerPoint files, HTML pages",

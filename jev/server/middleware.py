@@ -71,7 +71,9 @@ class RequestMiddleware:
             self._finish(scope, record, status or CLIENT_GONE, time.perf_counter() - began)
 
     def _finish(self, scope: Scope, record: RequestRecord, status: int, seconds: float) -> None:
-        path = scope["path"] if scope["path"] in self._paths else "unmatched"
+        # The route's template where routing found one, so that ids make no new series.
+        template = getattr(scope.get("route"), "path", scope["path"])
+        path = template if template in self._paths else "unmatched"
         self._metrics.observe(path, status, seconds)
         fields: dict[str, Any] = {
             "id": record.id,

@@ -58,6 +58,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def keyed_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    """The address of a server that wants a key, and a key that it accepts."""
-    with serving(tmp_path_factory.mktemp("keyed"), JEV_API_KEYS=f"other,{KEY}") as url:
+    """The address of a server that wants a key and cannot read pictures, and a key that it accepts."""
+    with serving(tmp_path_factory.mktemp("keyed"), JEV_API_KEYS=f"other,{KEY}", JEV_OCR="off") as url:
         yield url, KEY

@@ -226,8 +226,18 @@ def test_huge_dimensions_are_refused_by_the_header(format_: str) -> None:
     with pytest.raises(LimitExceeded, match="max_pixels") as caught:
         read_image(huge(format_, side, side), "x", Limits())
     assert time.monotonic() - start < 5
-    # WebP stops at Pillow's own limit, before the number is known here.
-    assert caught.value.actual == (None if format_ == "WEBP" else side * side)
+    assert caught.value.actual == side * side
+
+
+@pytest.mark.parametrize(
+    "options", [{"lossless": True}, {"quality": 50}, {"quality": 50, "exif": b"Exif\0\0"}]
+)
+def test_every_webp_says_its_size_before_it_is_opened(options: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = saved(corners(), "WEBP", **options)
+    assert read_image(data, "x", Limits(max_pixels=96 * 64)).pictures
+    monkeypatch.setattr("jev.extractors.images._open", None)
+    with pytest.raises(LimitExceeded, match="6,144 pixels"):
+        read_image(data, "x", Limits(max_pixels=96 * 64 - 1))
 
 
 def test_the_limit_itself_is_allowed() -> None:

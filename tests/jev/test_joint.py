@@ -295,7 +295,7 @@ def test_question_that_fits_no_canvas(engine: Engine) -> None:
     needed = rows(engine, ["a much longer id than that"], {"a much longer id than that": ANGRY}, False)
     assert loc == ["body", "questions", "a much longer id than that"]
     assert message == f"The answer needs {needed} canvas rows, the limit is 9"
-    longer = {"a-b": ANGRY}
+    longer: dict[str, Question] = {"a-b": ANGRY}
     needed = rows(engine, ["a-b"], longer, False)
     assert plan(engine, longer, chunk_rows=needed).units
     assert refusal(engine, longer, chunk_rows=needed - 1)[0] == ["body", "questions", "a-b"]

@@ -308,7 +308,8 @@ async def test_nothing_is_lost_or_run_twice_under_random_load() -> None:
 
     answers = await asyncio.gather(*(one(number) for number in range(500)))
     assert all(answer in (None, f"answer {number}") for number, answer in enumerate(answers))
-    assert sum(answer is not None for answer in answers) >= 300
+    # Three in five are never cancelled, and one that is may still win the race.
+    assert sum(answer is not None for answer in answers) >= 200
     assert len(engine.ran) == len(set(engine.ran))
     await until(lambda: scheduler.pending == (0, 0))
     scheduler.close(timeout=5)

@@ -188,7 +188,7 @@ def test_branches_are_kept_only_on_request(model: DiffusionGemma) -> None:
     what = asked(5, [(9, [(6, 1)])], seed=8)
     branch = Branch(prefilled(model, what), what.branches[0][0])
     read(model, [(branch, what.branches[0][1])])
-    assert branch.kv is None
+    assert branch == Branch(branch.prefix, branch.tokens)
     read(model, [(branch, what.branches[0][1])], keep=True)
     kept = branch.kv
     assert kept is not None

@@ -234,3 +234,8 @@ def test_assets_that_are_none(asset: object, below: list[str]) -> None:
 
 def test_empty_assets() -> None:
     assert refused(assets={}) == [["body", "assets"]]
+
+
+def test_placeholder_of_nothing() -> None:
+    """It would stand between any two characters."""
+    assert refused(assets={"": INLINE}) == [["body", "assets", ""]]
