@@ -39,7 +39,18 @@ def diagnostics(run: Run, reads: dict[str, Reads], elapsed_s: float) -> dict[str
             "prefill_ms": round(run.prefill_s * 1000, 3),
             "read_ms": round(run.read_s * 1000, 3),
         },
-        "evidence": [],
+        "evidence": [
+            {
+                "name": one.name,
+                "kind": one.kind,
+                "notes": list(one.notes),
+                "text_characters": len(one.text),
+                "pictures": len(one.pictures),
+                "sampled": one.sampled,
+                "sha256": one.sha256,
+            }
+            for one in plan.evidence
+        ],
         "questions": {
             name: _question(name, groups.get(name), reads.get(name), run, full=request.diagnostics == "full")
             for name in request.questions

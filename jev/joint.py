@@ -93,7 +93,7 @@ def plan_joint(request: SystemOneRequest, context: PromptContext, material: Mate
         unit = Unit(prefix, state, canvas, slots, noise, branch_images=images)
         groups.append(Group((unit,), tuple(one.name for one in chunk)))
     answer = sum(_rows(chunk, indexed, context) for chunk in chunks)
-    return Plan(request, tuple(groups), prompt, answer)
+    return Plan(request, tuple(groups), prompt, answer, material.evidence)
 
 
 def _label_texts(name: str, question: Question) -> tuple[str, ...]:

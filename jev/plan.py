@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from jev.extractors import Evidence
 from jev.model.pixels import Patches
 from jev.model.read import Canvas
 from jev.schemas import Noul, Question, SystemOneRequest
@@ -132,12 +133,14 @@ class Plan:
         groups: what is read; questions with a single alternative need no read and are in none.
         input_tokens: prompt tokens as billed, each prompt once however often it is read.
         output_tokens: canvas rows of one read.
+        evidence: the attachments that the prompt holds.
     """
 
     request: SystemOneRequest
     groups: tuple[Group, ...]
     input_tokens: int
     output_tokens: int
+    evidence: tuple[Evidence, ...] = ()
 
     @property
     def tokens(self) -> int:

@@ -76,7 +76,7 @@ def plan_isolated(request: SystemOneRequest, context: PromptContext, material: M
             )
             units.append(unit)
         groups.append(Group(tuple(units), (name,)))
-    return Plan(request, tuple(groups), len(prefix) + branches, canvases)
+    return Plan(request, tuple(groups), len(prefix) + branches, canvases, material.evidence)
 
 
 def rotations(question: Question, permutations: int) -> list[tuple[int, ...]]:

