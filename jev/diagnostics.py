@@ -18,7 +18,7 @@ def diagnostics(run: Run, reads: dict[str, Reads], elapsed_s: float) -> dict[str
     groups = {question: group for group in plan.groups for question in group.questions}
     prefixes: dict[bytes, Unit] = {}
     for unit in plan.units:
-        prefixes.setdefault(unit.prefix_key, unit)
+        prefixes.setdefault(run.key_of(unit), unit)
     report: dict[str, Any] = {
         "layout": request.layout,
         "probability_semantics": "conditional_label_softmax_temperature_1",
@@ -62,7 +62,7 @@ def diagnostics(run: Run, reads: dict[str, Reads], elapsed_s: float) -> dict[str
         report["units"] = [
             {
                 "questions": list(group.questions),
-                "prefix": keys.index(unit.prefix_key),
+                "prefix": keys.index(run.key_of(unit)),
                 "branch_token_ids": list(unit.branch),
                 "canvas_token_ids": list(unit.canvas),
                 "slots": [slot.position for slot in unit.slots],

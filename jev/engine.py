@@ -53,9 +53,17 @@ class Run:
     prefixes: dict[bytes, PrefixKV] = field(default_factory=dict)
     branches: dict[int, Branch] = field(default_factory=dict)
     readings: dict[int, list[Reading]] = field(default_factory=dict)
+    keys: dict[int, bytes] = field(default_factory=dict)
     cached_prefixes: int = 0
     prefill_s: float = 0.0
     read_s: float = 0.0
+
+    def key_of(self, unit: Unit) -> bytes:
+        """The unit's prefix key, worked out once for all units that share the prefix."""
+        same = id(unit.prefix)
+        if same not in self.keys:
+            self.keys[same] = unit.prefix_key
+        return self.keys[same]
 
     def check(self) -> None:
         """Stop here if nobody waits for the answer."""
@@ -247,7 +255,7 @@ class Engine:
     def _encode(self, run: Run, unit: Unit) -> None:
         """Have the unit's prefix and, if it is too long for one step, its branch in the cache."""
         started = time.perf_counter()
-        key = unit.prefix_key
+        key = run.key_of(unit)
         if key not in run.prefixes:
             kv = self.cache.get(key)
             if kv is None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from jev.errors import InvalidRequestError
 from jev.material import NOTHING, Material
-from jev.parts import Gallery, place, sizes, with_assets
+from jev.parts import Gallery, place, sizes
 from jev.plan import Group, NoiseSource, Plan, Slot, Unit, alternatives
 from jev.prompt import PromptContext, check_fit, check_length
 from jev.schemas import Noul, Question, Score, SystemOneRequest, render_text
@@ -63,7 +63,13 @@ def plan_joint(request: SystemOneRequest, context: PromptContext, material: Mate
     indexed = len(request.questions) > LINES_UP_TO
     limit = min(context.canvas_length, request.chunk_rows or context.canvas_length)
     chunks = _chunks(asked, indexed, limit, context)
-    gallery = Gallery(context.vision, context.soft_tokens, material.assets)
+    gallery = Gallery(
+        context.vision,
+        context.soft_tokens,
+        material.assets,
+        most_rows=context.max_context,
+        longest=context.tokenizer.longest,
+    )
     parts = gallery.parts(render_text(request.state).strip(), material.evidence)
     state = (*context.template.rows(sizes(parts)), *context.template.answer_turn)
     images = place(parts, state, context.template)
@@ -77,7 +83,7 @@ def plan_joint(request: SystemOneRequest, context: PromptContext, material: Mate
             system = _system_text(
                 request, asked if shared else chunk, indexed, partial=shared, evidence=evidence
             )
-            if len(with_assets(system, material.assets)) > 1:
+            if any(placeholder in system for placeholder in material.assets):
                 raise InvalidRequestError.at(
                     "assets", msg="In the joint layout an asset may stand in the state only"
                 )

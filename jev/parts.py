@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from PIL import Image
 
@@ -43,24 +45,22 @@ def evidence_parts(evidence: Iterable[Evidence]) -> Iterator[str | Picture]:
             yield "\n" + one.text
 
 
-def with_assets(text: str, assets: Mapping[str, Picture | str]) -> list[str | Picture]:
-    """Cut `text` where an asset's placeholder stands and put the asset's picture there.
+def with_assets(text: str, assets: Mapping[str, Picture | str]) -> Iterator[str | Picture]:
+    """Cut `text` where an asset's placeholder stands and put the asset's picture or text there.
 
-    The longest placeholder wins where several begin at one place.
+    The longest placeholder wins where several begin at one place; text that an asset brings is not
+    searched again.
     """
-    parts: list[str | Picture] = [text]
-    for placeholder in sorted(assets, key=len, reverse=True):
-        cut: list[str | Picture] = []
-        for part in parts:
-            if isinstance(part, str):
-                first, *rest = part.split(placeholder)
-                cut.append(first)
-                for piece in rest:
-                    cut += [assets[placeholder], piece]
-            else:
-                cut.append(part)
-        parts = cut
-    return parts
+    if not assets:
+        yield text
+        return
+    longest_first = sorted(assets, key=len, reverse=True)
+    start = 0
+    for found in re.finditer("|".join(map(re.escape, longest_first)), text):
+        yield text[start : found.start()]
+        yield assets[found.group()]
+        start = found.end()
+    yield text[start:]
 
 
 class Gallery:
@@ -69,30 +69,55 @@ class Gallery:
     Args:
         config: the vision tower's shape; None where there is none.
         soft_tokens: rows a picture may take; None = the checkpoint's own budget.
-        assets: pictures by the placeholder that stands for them in any text.
+        assets: pictures, or the text in them, by the placeholder that stands for them in any text.
+        most_rows: rows that one prompt may have.
+        longest: characters of the longest token.
     """
 
     def __init__(
-        self, config: VisionConfig | None, soft_tokens: int | None, assets: Mapping[str, Picture | str]
+        self,
+        config: VisionConfig | None,
+        soft_tokens: int | None,
+        assets: Mapping[str, Picture | str],
+        *,
+        most_rows: int,
+        longest: int,
     ) -> None:
         self._config = config
         self._soft_tokens = soft_tokens
         self._assets = assets
+        self._most_rows = most_rows
+        self._longest = longest
         self._cut: dict[str, Shown] = {}
 
     def parts(self, text: str, evidence: Iterable[Evidence] = ()) -> list[str | Shown]:
         """The parts of `text` with its assets, then of `evidence`; texts side by side are joined.
 
         Raises:
-            InvalidRequestError: for a picture that the tower cannot take.
+            InvalidRequestError: for a picture that the tower cannot take, and as soon as the parts
+                are longer than a prompt may be, however they are tokenised.
         """
-        parts: list[str | Shown] = [""]
-        for part in (*with_assets(text, self._assets), *evidence_parts(evidence)):
+        parts: list[str | Shown] = []
+        texts: list[str] = []
+        rows = characters = 0
+        for part in chain(with_assets(text, self._assets), evidence_parts(evidence)):
             if isinstance(part, Picture):
-                parts += [self._show(part), ""]
+                shown = self._show(part)
+                rows += shown.patches.tokens + 2
+                parts += [joined] if (joined := "".join(texts)) else []
+                parts.append(shown)
+                texts.clear()
             else:
-                parts[-1] = f"{parts[-1]}{part}"
-        return [part for part in parts if part != ""] or [""]
+                characters += len(part)
+                texts.append(part)
+            needed = rows + characters // self._longest
+            if needed > self._most_rows:
+                raise InvalidRequestError.at(
+                    "state",
+                    msg=f"Too long: the state needs at least {needed} tokens, the limit is {self._most_rows}",
+                    type="tokens_exceeded",
+                )
+        return [*parts, "".join(texts)] if texts or not parts else parts
 
     def _show(self, picture: Picture) -> Shown:
         shown = self._cut.get(picture.sha256)

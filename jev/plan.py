@@ -74,7 +74,7 @@ class Unit:
 
     @property
     def prefix_key(self) -> bytes:
-        """Digest of what decides the prefix's keys and values: its ids and its images' content."""
+        """What decides the prefix's keys and values, as a digest."""
         digest = hashlib.sha256(array("q", self.prefix).tobytes())
         for image in self.prefix_images:
             digest.update(image.sha256.encode())

@@ -49,7 +49,13 @@ def plan_isolated(request: SystemOneRequest, context: PromptContext, material: M
     """
     check_length(request, context, material)
     template = context.template
-    gallery = Gallery(context.vision, context.soft_tokens, material.assets)
+    gallery = Gallery(
+        context.vision,
+        context.soft_tokens,
+        material.assets,
+        most_rows=context.max_context,
+        longest=context.tokenizer.longest,
+    )
     parts = gallery.parts(render_text(request.state), material.evidence)
     system = system_text(request.instructions, evidence=bool(material))
     prefix = template.open_user(system, sizes(parts))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from jev.model.errors import CheckpointError
 from jev.model.tokenizer import Tokenizer
 
 
@@ -19,9 +20,10 @@ class Template:
         self.pad = tokenizer.control_id("<pad>")
         self.turn = tokenizer.control_id("<|turn>")
         self.turn_end = tokenizer.control_id("<turn|>")
-        self.image_start = tokenizer.control_id("<|image>")
-        self.image = tokenizer.control_id("<|image|>")
-        self.image_end = tokenizer.control_id("<image|>")
+        self._images = [
+            tokenizer.control_id(name) if tokenizer.has_control(name) else None
+            for name in ("<|image>", "<|image|>", "<image|>")
+        ]
         channel, channel_end = tokenizer.control_id("<|channel>"), tokenizer.control_id("<channel|>")
         self.empty_thought = (channel, *tokenizer.encode("thought\n"), channel_end)
         """What the model writes before an answer when it does not think."""
@@ -45,6 +47,11 @@ class Template:
             parts.insert(0, "user\n")
         return (*head, *self.rows(parts))
 
+    @property
+    def image_start(self) -> int | None:
+        """The id that opens an image; None for a tokenizer that knows none."""
+        return self._images[0]
+
     def rows(self, parts: Sequence[str | int]) -> tuple[int, ...]:
         """Ids of parts in order: text, or a number n = an image of n soft tokens between its brackets."""
         ids: list[int] = []
@@ -52,5 +59,8 @@ class Template:
             if isinstance(part, str):
                 ids += self._encode(part)
             else:
-                ids += [self.image_start, *[self.image] * part, self.image_end]
+                start, image, end = self._images
+                if start is None or image is None or end is None:
+                    raise CheckpointError("tokenizer.json has no control tokens for images")
+                ids += [start, *[image] * part, end]
         return tuple(ids)

@@ -40,6 +40,13 @@ class Tokenizer:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         vocabulary = self._tokenizer.get_vocab()
+        if not vocabulary:
+            raise CheckpointError("tokenizer.json has no tokens")
+        for content, index in self.control.items():
+            if self._tokenizer.token_to_id(content) != index:
+                raise CheckpointError(
+                    f"tokenizer.json gives control token {content} the id {index} of another token"
+                )
         self.vocab_size = max(vocabulary.values()) + 1
         self.longest = max(map(len, vocabulary))
         self._check_control()
@@ -62,6 +69,10 @@ class Tokenizer:
         if name not in self.control:
             raise CheckpointError(f"tokenizer.json has no control token {name}")
         return self.control[name]
+
+    def has_control(self, name: str) -> bool:
+        """Whether there is a control token of this name."""
+        return name in self.control
 
     def single(self, text: str) -> int | None:
         """The id of `text` if it is exactly one token that decodes to it, else None."""
