@@ -37,30 +37,35 @@ def dequantize(values: Tensor, scale: Tensor) -> Tensor:
     return (groups * scale.float()[..., None]).flatten(-2)
 
 
-def quantize_for(weight: Tensor, hessian: Tensor, damp: float = 0.01) -> tuple[Tensor, Tensor]:
-    """Round a matrix [out, in] so that its products change little for inputs like those seen.
+def fit(weight: Tensor, source: torch.dtype, group: int = GROUP, chunk: int = 2**17) -> tuple[Tensor, Tensor]:
+    """Quantise with the scales that give the values back best, once rounded to `source` again.
 
-    Columns are rounded one after another, and what each one's rounding did to the products is made
-    good in the columns that are left (GPTQ, Frantar et al. 2022, with the scales fixed beforehand).
+    A weight that was on a coarse grid before (one that came from a quantised file) is found on it:
+    for each group the largest magnitude may be any of the levels 1 to 127, the scale is refined by
+    least squares for each, and the level with the least squared error wins. Slow, for making files.
 
-    Args:
-        weight: [out, in].
-        hessian: sum of x x^T over the inputs x of the layer: [in, in] fp32 or fp64.
-        damp: share of the mean diagonal that is added to the diagonal.
+    Returns:
+        int8 values of weight's shape and fp16 scales [..., groups].
     """
-    scale = group_scales(weight)
-    width = weight.shape[1]
-    per_column = scale.float().repeat_interleave(width // scale.shape[-1], dim=-1)
-    hessian = hessian.double().clone()
-    diagonal = torch.arange(width)
-    hessian[diagonal, diagonal] += damp * hessian.diagonal().mean() + 1e-12
-    inverse = torch.linalg.cholesky(torch.cholesky_inverse(torch.linalg.cholesky(hessian)), upper=True)
-    inverse = inverse.float()
-    left = weight.float().clone()
-    values = torch.empty_like(left)
-    for column in range(width):
-        step = per_column[:, column]
-        values[:, column] = (left[:, column] / step).round().clamp(-127, 127)
-        error = (left[:, column] - values[:, column] * step) / inverse[column, column]
-        left[:, column + 1 :] -= error[:, None] * inverse[column, column + 1 :]
-    return values.to(torch.int8), scale
+    width = weight.shape[-1]
+    group = group if width % group == 0 else width
+    flat = weight.float().reshape(-1, group)
+    values = torch.empty(flat.shape, dtype=torch.int8)
+    scales = torch.ones(len(flat), 1, dtype=torch.float16)
+    for start in range(0, len(flat), chunk):
+        rows = flat[start : start + chunk]
+        most = rows.abs().amax(-1, keepdim=True)
+        least = torch.full_like(most, torch.inf)
+        for level in range(127, 0, -1):
+            levels = (rows / (most / level).clamp_min(1e-12)).round()
+            weights = levels.square().sum(-1, keepdim=True).clamp_min(1e-30)
+            scale = ((rows * levels).sum(-1, keepdim=True) / weights).half()
+            back = (levels * scale.float()).to(source).float()
+            error = (back - rows).square().sum(-1, keepdim=True)
+            # A hair's breadth better is no reason to leave the finer grid.
+            better = error < least * 0.999
+            least = torch.where(better, error, least)
+            part = slice(start, start + len(rows))
+            values[part] = torch.where(better, levels.to(torch.int8), values[part])
+            scales[part] = torch.where(better, scale, scales[part])
+    return values.view(weight.shape), scales.view(*weight.shape[:-1], -1)

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from jev.model.checkpoint import load_checkpoint
-from jev.model.weights.int8 import GROUP, SCALE_SUFFIX, dequantize, quantize, quantize_for
+from jev.model.weights.int8 import GROUP, SCALE_SUFFIX, dequantize, fit, quantize
 from jev.model.weights.safetensors import INDEX, SINGLE, save_checkpoint, save_int8
 
 MakeTiny = Callable[..., Path]
@@ -118,19 +118,23 @@ def test_rows_that_no_group_divides_are_one_group_each() -> None:
     assert (values.shape, scale.shape) == ((3, 50), (3, 1))
 
 
-def test_rounding_for_the_inputs_beats_rounding_to_nearest() -> None:
+def test_fitting_finds_the_grid_that_values_came_from() -> None:
     generator = torch.Generator().manual_seed(0)
-    mixing = torch.randn(8, 64, generator=generator)
-    inputs = torch.randn(500, 8, generator=generator) @ mixing + 0.05 * torch.randn(
-        500, 64, generator=generator
-    )
-    weight = torch.randn(32, 64, generator=generator)
-    exact = inputs @ weight.T
+    levels = torch.randint(-31, 32, (64, 64), generator=generator).float()
+    scale = torch.rand(64, 2, generator=generator).add(0.5).half().float().repeat_interleave(32, dim=1)
+    weight = (levels * scale).bfloat16().float()
 
-    def error(pair: tuple[torch.Tensor, torch.Tensor]) -> float:
-        return float((inputs @ dequantize(*pair).T - exact).square().mean())
+    def equal(pair: tuple[torch.Tensor, torch.Tensor]) -> float:
+        return float((dequantize(*pair).bfloat16().float() == weight).float().mean())
 
-    assert error(quantize_for(weight, inputs.T @ inputs)) < 0.25 * error(quantize(weight))
+    assert equal(fit(weight, torch.bfloat16)) > 0.99
+    assert equal(quantize(weight)) < 0.9
+
+
+def test_fitting_is_never_worse_than_the_nearest_values() -> None:
+    weight = torch.randn(40, 96, generator=torch.Generator().manual_seed(1))
+    fitted, nearest = (dequantize(*pair) - weight for pair in (fit(weight, torch.float32), quantize(weight)))
+    assert fitted.square().mean() <= nearest.square().mean() * 1.001
 
 
 def test_int8_checkpoint_round_trip(tiny: MakeTiny, tmp_path: Path) -> None:
