@@ -9,7 +9,7 @@ SOURCES := jev schemas extractors model tests benchmarks examples
 
 demo: $(VENV)/.server
 	$(BIN)/jev ask "My card was charged twice and nobody answers my mails. I want my money back today!" \
-		--noul "angry=Is the customer angry?" \
+		--noul "refund=Does the customer want money back?" \
 		--choice "topic: What is it about?=refund,weather,music,travel" \
 		--noul "weather=Is it about the weather?"
 
