@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -160,7 +160,7 @@ def _load(model: str | Path | None, device: str, dtype: str) -> Engine:
 
 
 @contextmanager
-def _extra_named() -> Iterator[None]:
+def _extra_named() -> Generator[None]:
     """Say what to install when a package that others do without is missing."""
     try:
         yield

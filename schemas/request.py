@@ -92,11 +92,11 @@ class SystemOneRequest(BaseModel):
     diagnostics: StrictBool | Literal["full"] = False
     strict: StrictBool = Field(default=False, description="refuse unknown fields instead of warning")
 
-    images: list[InlineImage] = Field(default_factory=list, max_length=MAX_ATTACHMENTS)
-    files: list[Attachment] = Field(default_factory=list, description="attachments of any kind")
-    documents: list[Attachment] = Field(default_factory=list)
-    videos: list[Attachment] = Field(default_factory=list)
-    audios: list[Attachment] = Field(default_factory=list, validate_default=True)
+    images: list[InlineImage] = Field(default_factory=list[InlineImage], max_length=MAX_ATTACHMENTS)
+    files: list[Attachment] = Field(default_factory=list[Attachment], description="attachments of any kind")
+    documents: list[Attachment] = Field(default_factory=list[Attachment])
+    videos: list[Attachment] = Field(default_factory=list[Attachment])
+    audios: list[Attachment] = Field(default_factory=list[Attachment], validate_default=True)
 
     @model_validator(mode="before")
     @classmethod
