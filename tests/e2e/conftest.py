@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -47,6 +47,12 @@ def serving(folder: Path, **environment: str) -> Iterator[str]:
         too_late.cancel()
         process.kill()
         process.communicate()
+
+
+@pytest.fixture(scope="session")
+def start_server() -> Callable[..., contextlib.AbstractContextManager[str]]:
+    """Start a server with settings of its own: `with start_server(folder, JEV_NAME=...) as url`."""
+    return serving
 
 
 @pytest.fixture(scope="session")
