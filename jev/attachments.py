@@ -146,7 +146,9 @@ def _source(field: str, index: int, attachment: Attachment, files: Files, limit:
     try:
         data = decode_base64(attachment.data or "", limit)
     except ValueError as error:
-        raise InvalidRequestError.at(*loc, "data", msg=str(error), type="attachment") from None
+        # An entry of `images` may be the string itself.
+        where = loc if field == "images" else (*loc, "data")
+        raise InvalidRequestError.at(*where, msg=str(error), type="attachment") from None
     return Source(loc, field, attachment.name or "image", data)
 
 

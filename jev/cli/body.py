@@ -44,7 +44,11 @@ def build_body(
     body["questions"] = asked
     text = _state_text(state, state_file, file, wanted="state" not in body, attached=attached)
     if text is not None:
-        body["state"] = _parse("state", text.encode()) if state_json else text
+        try:
+            raw = text.encode()
+        except UnicodeEncodeError:
+            raise UsageError("state: it is not valid UTF-8 text") from None
+        body["state"] = _parse("state", raw) if state_json else text
     body.update({name: value for name, value in options.items() if value is not None})
     return body
 

@@ -48,7 +48,8 @@ def configure_logging(settings: Settings) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JSONFormatter() if settings.log_json else TextFormatter())
     level = settings.log_level.upper()
-    for name, least in (("jev", level), ("uvicorn", "WARNING")):
+    # The multipart parser's warnings quote bytes of the body; what is wrong is in the response.
+    for name, least in (("jev", level), ("uvicorn", "WARNING"), ("python_multipart", "CRITICAL")):
         logger = logging.getLogger(name)
         logger.handlers = [handler]
         logger.propagate = False

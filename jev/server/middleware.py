@@ -19,6 +19,8 @@ from jev.server.record import RequestRecord
 
 logger = logging.getLogger(__name__)
 
+METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
+
 
 class RequestMiddleware:
     """Outermost layer of the app.
@@ -77,7 +79,7 @@ class RequestMiddleware:
         self._metrics.observe(path, status, seconds)
         fields: dict[str, Any] = {
             "id": record.id,
-            "method": scope["method"][:16],
+            "method": scope["method"] if scope["method"] in METHODS else "other",
             "path": path,
             "status": status,
             "ms": round(seconds * 1000, 1),

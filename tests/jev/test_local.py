@@ -195,7 +195,13 @@ def test_the_embedded_model_decides_the_same_in_every_thread() -> None:
 
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(decide, range(4)))
-    assert together == [*alone, *alone]
+    # Matmul threads may share the work differently from call to call, which rounds differently.
+    for one, other in zip(together, [*alone, *alone], strict=True):
+        assert one.nouls["angry"].noul == pytest.approx(other.nouls["angry"].noul, abs=1e-5)
+        assert one.choices["team"].choice == other.choices["team"].choice
+        for name, probability in other.choices["team"].probabilities.items():
+            assert one.choices["team"].probabilities[name] == pytest.approx(probability, abs=1e-5)
+        assert one.scores["how"].score == pytest.approx(other.scores["how"].score, abs=1e-5)
     assert list(alone[0].answers) == list(QUESTIONS)
     assert alone[0].model in [model.name for model in here.models()]
     assert alone[0].usage.input_tokens > 0
