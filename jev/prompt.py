@@ -75,7 +75,8 @@ def plan_isolated(request: SystemOneRequest, context: PromptContext, material: M
             check_fit(
                 len(prefix) + len(unit.branch) + len(unit.canvas),
                 context.max_context,
-                "the state with one of its questions",
+                f"the state with the question {name[:64]!r}",
+                loc=_longer(name, len(unit.branch), len(prefix)),
             )
             check_fit(
                 len(prefix) + branches + canvases, context.max_request_tokens, "the whole request", least=True
@@ -116,11 +117,18 @@ def labels_for(name: str, question: Question, labels: Labels) -> Sequence[Label]
     return pool[:count]
 
 
-def check_fit(needed: int, limit: int, what: str, *, least: bool = False) -> None:
+def _longer(name: str, question: int, state: int) -> tuple[str, ...]:
+    """Where in the body the longer of a question and the state stands."""
+    return ("questions", name) if question > state else ("state",)
+
+
+def check_fit(
+    needed: int, limit: int, what: str, *, least: bool = False, loc: tuple[str, ...] = ("state",)
+) -> None:
     """Refuse what is longer than `limit` tokens, naming both numbers; `least` = it may be longer still."""
     if needed > limit:
         raise InvalidRequestError.at(
-            "state",
+            *loc,
             msg=f"Too long: {what} needs {'at least ' if least else ''}{needed} tokens, the limit is {limit}",
             type="tokens_exceeded",
         )
@@ -132,19 +140,22 @@ def check_length(request: SystemOneRequest, context: PromptContext, material: Ma
     state += sum(len(one.text) for one in material.evidence)
     _check_characters(state, context, context.max_context, "the state")
     total = state
-    for question in request.questions.values():
+    for name, question in request.questions.items():
         count = alternatives(question)
         if count == 1:
             continue
         lines = label_lines(question, [""] * count, range(count))
         own = len(instructions_text(question)) + sum(map(len, lines))
-        _check_characters(state + own, context, context.max_context, "the state with one of its questions")
+        what = f"the state with the question {name[:64]!r}"
+        _check_characters(state + own, context, context.max_context, what, loc=_longer(name, own, state))
         total += own * len(rotations(question, request.permutations))
     _check_characters(total, context, context.max_request_tokens, "the whole request")
 
 
-def _check_characters(count: int, context: PromptContext, limit: int, what: str) -> None:
-    check_fit(-(-count // context.tokenizer.longest), limit, what, least=True)
+def _check_characters(
+    count: int, context: PromptContext, limit: int, what: str, *, loc: tuple[str, ...] = ("state",)
+) -> None:
+    check_fit(-(-count // context.tokenizer.longest), limit, what, least=True, loc=loc)
 
 
 def _unit(

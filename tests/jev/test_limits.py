@@ -41,7 +41,12 @@ def refusal(request: SystemOneRequest, context: PromptContext) -> str:
         make(request, context)
     assert error.value.status == 422
     (issue,) = error.value.issues
-    assert (issue.loc, issue.type) == (["body", "state"], "tokens_exceeded")
+    assert issue.type == "tokens_exceeded"
+    if issue.loc != ["body", "state"]:
+        _, field, name = issue.loc
+        assert field == "questions"
+        assert name in request.questions
+        assert repr(name) in issue.msg
     return issue.msg
 
 
@@ -99,6 +104,18 @@ def test_engine_with_a_shorter_context(engine: Engine, tiny: Any) -> None:
     assert Loaded.load(tiny, max_context=needed).decide(request).answers
     with pytest.raises(InvalidRequestError, match=f"needs {needed} tokens, the limit is {needed - 1}"):
         Loaded.load(tiny, max_context=needed - 1).prepare(request)
+
+
+@pytest.mark.parametrize(("state", "words", "where"), [("s", 600, "questions"), ("s " * 400, 200, "state")])
+def test_the_longer_of_state_and_question_is_named(
+    engine: Engine, state: str, words: int, where: str
+) -> None:
+    context = replace(engine.context, max_context=512)
+    long = Choice("Which?", {"a": "d " * words, "b": None})
+    with pytest.raises(InvalidRequestError) as error:
+        make(ask(state=state, questions={"q": long}), context)
+    assert error.value.issues[0].loc[1] == where
+    assert "'q'" in error.value.issues[0].msg
 
 
 def test_state_alone_too_long(engine: Engine) -> None:
