@@ -186,10 +186,10 @@ def test_length_is_limited_by_what_is_decoded() -> None:
 def test_hours_in_a_small_file_stop_at_the_limit() -> None:
     data = encoded(np.zeros((1, 3600 * 8000), dtype=np.float32), "flac", 8000)
     assert len(data) < 1 << 20
-    start = time.monotonic()
+    start = time.process_time()
     with pytest.raises(LimitExceeded, match="max_audio_seconds"):
         decode_audio(data, "flac", Limits(max_audio_seconds=60))
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5
 
 
 @pytest.mark.parametrize("format_", ["wav", "flac", "m4a"])
@@ -246,10 +246,10 @@ def test_garbage_behind_a_good_start_is_refused_in_time_and_in_silence(
     format_: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     data = MAGIC[format_] + random.Random(0).randbytes(4 << 20)
-    start = time.monotonic()
+    start = time.process_time()
     with pytest.raises(ExtractError):
         decode_audio(data, format_, Limits(max_audio_seconds=60))
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5
     assert capfd.readouterr() == ("", "")
 
 

@@ -222,10 +222,10 @@ def huge(format_: str, width: int, height: int) -> bytes:
 @pytest.mark.parametrize("format_", FORMATS)
 def test_huge_dimensions_are_refused_by_the_header(format_: str) -> None:
     side = 16_000 if format_ == "HEIF" else 60_000
-    start = time.monotonic()
+    start = time.process_time()
     with pytest.raises(LimitExceeded, match="max_pixels") as caught:
         read_image(huge(format_, side, side), "x", Limits())
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5
     assert caught.value.actual == side * side
 
 
@@ -296,7 +296,7 @@ def test_many_frames_are_not_walked_through() -> None:
     frame = b"\x2c" + struct.pack("<HHHH", 0, 0, 1, 1) + b"\0" + b"\x02\x02\x44\x01\0"
     head = b"GIF89a" + struct.pack("<HH", 1, 1) + b"\x80\0\0" + bytes(6)
     data = head + frame * 600_000 + b";"
-    start = time.monotonic()
+    start = time.process_time()
     evidence = read_image(data, "x", Limits())
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5
     assert evidence.notes == ("first of several frames or pages only",)

