@@ -66,6 +66,8 @@ class ServerProcess:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if (status := self._process.poll()) is not None:
+            progress(f"{' '.join(self.command)} ended by itself, status {status}: {self._said()}")
         self.stop()
 
     def stop(self) -> None:
@@ -79,13 +81,17 @@ class ServerProcess:
                 self._process.wait()
         self._output.close()
 
+    def _said(self) -> str:
+        """The end of what the server printed."""
+        return Path(self._output.name).read_text(encoding="utf-8", errors="replace")[-2000:].strip()
+
     def _wait_for_address(self) -> str:
         deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline:
             ended = self._process.poll() is not None
-            said = Path(self._output.name).read_text(encoding="utf-8", errors="replace")
+            said = self._said()
             if ended:
-                raise RuntimeError(f"{' '.join(self.command)} ended: {said[-2000:].strip()}")
+                raise RuntimeError(f"{' '.join(self.command)} ended: {said}")
             if found := _ADDRESS.search(said):
                 return found.group()
             time.sleep(0.05)
