@@ -1,5 +1,6 @@
 """The wire: requests, questions, answers and errors as pydantic models. Imports neither torch nor HTTP."""
 
+from jev.schemas.alternatives import alternatives, distribution, index_of
 from jev.schemas.attachments import MAX_ATTACHMENTS, Attachment, InlineImage, decode_base64, is_plain_name
 from jev.schemas.errors import ErrorBody, ErrorDetail, Issue, IssueList, issues_of
 from jev.schemas.parse import BadRequestError, parse_json, parse_request
@@ -16,6 +17,7 @@ from jev.schemas.response import (
     Usage,
     Warning,
 )
+from jev.schemas.rows import Reviewed, Row, Soft
 from jev.schemas.text import Text, render_text
 
 __all__ = [
@@ -42,14 +44,20 @@ __all__ = [
     "NoulAnswer",
     "NoulCriteria",
     "Question",
+    "Reviewed",
+    "Row",
     "Score",
     "ScoreAnswer",
+    "Soft",
     "SystemOneRequest",
     "SystemOneResponse",
     "Text",
     "Usage",
     "Warning",
+    "alternatives",
     "decode_base64",
+    "distribution",
+    "index_of",
     "is_plain_name",
     "issues_of",
     "parse_json",

@@ -1,0 +1,34 @@
+"""What can answer a request: the one protocol that batch, quality, calibration and tuning are written to."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from jev.schemas import SystemOneRequest, SystemOneResponse
+
+
+class Backend(Protocol):
+    """Something that answers requests. Attachments travel inside the request, as inline data.
+
+    Attributes:
+        name: what reports call it, such as "torch:int8" or "systemone=http://127.0.0.1:8000".
+        model: the resolved name of the model that answers.
+        concurrency: how many calls of `decide` at once it makes use of.
+    """
+
+    name: str
+    model: str
+    concurrency: int
+
+    async def decide(self, request: SystemOneRequest) -> SystemOneResponse:
+        """Answer a request; many may be in flight at once.
+
+        Raises:
+            APIError: what `/v1/systemone` would refuse too, as one of its subclasses.
+            ConnectionError: a remote backend could not be reached (`jev.errors.ConnectionError`).
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Free what it holds; pending calls fail."""
+        ...

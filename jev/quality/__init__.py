@@ -1,0 +1,1 @@
+"""The quality harness: how well a backend decides, and whether another decides alike."""

@@ -1,0 +1,1 @@
+"""Quantised drop-in modules."""

@@ -1,0 +1,43 @@
+"""One row of a batch or of labelled data: a state, perhaps attachments, questions and reviewed answers."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
+
+from jev.schemas.attachments import MAX_ATTACHMENTS
+from jev.schemas.questions import Question
+from jev.schemas.request import MAX_QUESTIONS, QuestionId
+from jev.schemas.text import Text
+
+Reviewed: TypeAlias = StrictBool | StrictInt | StrictStr
+"""A reviewed answer: true or false for a noul, an option's name for a choice, a level's index for a score."""
+
+Soft: TypeAlias = dict[str, Annotated[StrictFloat | StrictInt, Field(ge=0)]]
+"""Soft labels of one question: a weight for each alternative by name (see `alternatives`)."""
+
+
+class Row(BaseModel):
+    """A row to decide, to measure with, or to learn from. Only `state` or `attachments` must be there.
+
+    Attributes:
+        id: the caller's name for the row.
+        state: what the questions are about.
+        attachments: paths of files, relative to the data's folder.
+        questions: the row's own questions; without them the job's apply.
+        answers: reviewed answers by question id; a question without one is not scored.
+        weight: how much the row counts in training and in means.
+        soft: soft labels by question id, such as a teacher's probabilities.
+    """
+
+    model_config = ConfigDict(extra="ignore")
+
+    id: str | None = None
+    state: Text = ""
+    attachments: list[str] = Field(default_factory=list[str], max_length=MAX_ATTACHMENTS)
+    questions: dict[QuestionId, Question] | None = Field(default=None, min_length=1, max_length=MAX_QUESTIONS)
+    answers: dict[str, Reviewed] | None = None
+    weight: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    soft: dict[str, Soft] | None = None
+    metadata: dict[str, Any] | None = None
