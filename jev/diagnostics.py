@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import TYPE_CHECKING, Any
 
 from jev.decide import Reads, argmax, entropy
 from jev.plan import Group, Unit
 
 if TYPE_CHECKING:
-    from jev.engine import Run
+    from jev.calibration.apply import Active
+    from jev.run import Run
 
 
-def diagnostics(run: Run, reads: dict[str, Reads], elapsed_s: float) -> dict[str, Any]:
+def diagnostics(run: Run, reads: dict[str, Reads]) -> dict[str, Any]:
     """Build the diagnostics of a finished run. Times are milliseconds, entropies nats."""
     plan, request = run.plan, run.plan.request
     groups = {question: group for group in plan.groups for question in group.questions}
@@ -22,6 +24,7 @@ def diagnostics(run: Run, reads: dict[str, Reads], elapsed_s: float) -> dict[str
     report: dict[str, Any] = {
         "layout": request.layout,
         "probability_semantics": "conditional_label_softmax_temperature_1",
+        "calibration": None if plan.calibration is None else plan.calibration.name,
         "entropy_semantics": "conditional_label_entropy_nats",
         "seed": request.seed,
         "samples": {
@@ -32,12 +35,13 @@ def diagnostics(run: Run, reads: dict[str, Reads], elapsed_s: float) -> dict[str
         },
         "permutations": request.permutations,
         "reads": sum(map(len, run.readings.values())),
-        "prefixes": {"used": len(run.prefixes), "cached": run.cached_prefixes},
+        "prefixes": {"used": len(prefixes), "cached": run.cached_prefixes},
         "prefix_tokens": sum(len(unit.prefix) for unit in prefixes.values()),
         "timing": {
-            "total_ms": round(elapsed_s * 1000, 3),
+            "total_ms": round((time.perf_counter() - run.started) * 1000, 3),
             "prefill_ms": round(run.prefill_s * 1000, 3),
             "read_ms": round(run.read_s * 1000, 3),
+            "steps": run.steps,
         },
         "evidence": [
             {
@@ -78,6 +82,15 @@ def diagnostics(run: Run, reads: dict[str, Reads], elapsed_s: float) -> dict[str
     return report
 
 
+def _calibration(name: str, mean: list[float], calibration: Active | None) -> dict[str, Any]:
+    """What a question's probabilities were before its calibration, and what that does; else nothing."""
+    entry = None if calibration is None else calibration.entries.get(name)
+    if entry is None:
+        return {}
+    about = {"temperature": entry.temperature, "bias": None if entry.bias is None else list(entry.bias)}
+    return {"calibration": about, "raw_probabilities": mean}
+
+
 def _question(name: str, group: Group | None, reads: Reads | None, run: Run, *, full: bool) -> dict[str, Any]:
     if group is None or reads is None:
         return {"reads": 0, "note": "a single alternative needs no read"}
@@ -91,6 +104,7 @@ def _question(name: str, group: Group | None, reads: Reads | None, run: Run, *, 
         if reading.log_mass is not None
     ]
     report: dict[str, Any] = {
+        **_calibration(name, mean, run.plan.calibration),
         "reads": len(reads.rows),
         "entropy": entropy(mean),
         "read_entropies": [entropy(row) for row in reads.rows],

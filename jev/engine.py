@@ -5,17 +5,23 @@ from __future__ import annotations
 import datetime
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import cached_property
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 import jev._openmp  # noqa: F401 - before torch
 
 import torch  # isort: skip
 
-from jev.decide import Reads, entropy, softmax, to_alternatives, to_answer
+from jev.calibration.apply import activate
+from jev.calibration.file import Calibration
+from jev.calibration.identity import Identity, prompt_digest
+from jev.combine import all_reads, answers_of, first_work, more_work
 from jev.diagnostics import diagnostics
-from jev.errors import InvalidRequestError, ModelUnavailableError, NotFoundError
+from jev.errors import ModelUnavailableError, NotFoundError
 from jev.joint import plan_joint
 from jev.labels import Labels
 from jev.lru import ByteLRU
@@ -28,12 +34,15 @@ from jev.model.diffusion_gemma import DiffusionGemma
 from jev.model.errors import CheckpointError
 from jev.model.masks import ImageRule
 from jev.model.packed import ImageSpan
-from jev.model.read import Branch, Canvas, Reading, read
+from jev.model.read import Branch, Canvas, Prefill, step
 from jev.model.template import Template
 from jev.model.tokenizer import Tokenizer
-from jev.plan import Group, PlacedImage, Plan, Unit, alternatives
+from jev.model.weights.identity import weights_digest
+from jev.packing import Step, pack
+from jev.plan import PlacedImage, Plan, Unit
 from jev.prompt import PromptContext, plan_isolated
-from jev.schemas import Answer, ModelInfo, SystemOneRequest, SystemOneResponse, Usage
+from jev.run import Encoding, Run
+from jev.schemas import ModelInfo, SystemOneRequest, SystemOneResponse, Usage
 
 ALIASES = ("jev-latest", "jev-preview")
 MAX_CANVAS = 64
@@ -44,43 +53,18 @@ class Cancelled(Exception):
     """The caller no longer wants the answer; raised between two steps of the model."""
 
 
-@dataclass
-class Run:
-    """One plan being run: prefixes, branches and what was read so far, by unit."""
-
-    plan: Plan
-    cancelled: Callable[[], bool]
-    prefixes: dict[bytes, PrefixKV] = field(default_factory=dict)
-    branches: dict[int, Branch] = field(default_factory=dict)
-    readings: dict[int, list[Reading]] = field(default_factory=dict)
-    keys: dict[int, bytes] = field(default_factory=dict)
-    cached_prefixes: int = 0
-    prefill_s: float = 0.0
-    read_s: float = 0.0
-
-    def key_of(self, unit: Unit) -> bytes:
-        """The unit's prefix key, worked out once for all units that share the prefix."""
-        same = id(unit.prefix)
-        if same not in self.keys:
-            self.keys[same] = unit.prefix_key
-        return self.keys[same]
-
-    def check(self) -> None:
-        """Stop here if nobody waits for the answer."""
-        if self.cancelled():
-            raise Cancelled
-
-
 class Engine:
     """One loaded model with its tokenizer, labels and prefix cache.
 
-    `prepare` may be called from any thread; `run` from one thread at a time. `decide` does both
-    under a lock.
+    `prepare` may be called from any thread; what runs the model (`start`, `step`, `finish`, `run`,
+    `run_many`) from one thread at a time. `decide` does both under a lock.
 
     Attributes:
         name: the resolved model name that answers carry.
         description: one line for the model list.
         release_date: YYYY-MM-DD.
+        fingerprint: digest of the checkpoint's config and weights; "" for a model without a folder.
+        calibrations: by the name that requests give.
     """
 
     def __init__(
@@ -96,7 +80,9 @@ class Engine:
         cache_bytes: int = 256 * 2**20,
         vision_cache_bytes: int = 64 * 2**20,
         soft_tokens: int | None = None,
-        step_rows: int = 2048,
+        step_rows: int = 512,
+        fingerprint: str = "",
+        calibrations: Mapping[str, Calibration] | None = None,
     ) -> None:
         config = model.config
         longest = config.text.max_position_embeddings
@@ -110,6 +96,8 @@ class Engine:
         self.name = name
         self.description = description
         self.release_date = release_date
+        self.fingerprint = fingerprint
+        self.calibrations = dict(calibrations or {})
         self.max_context = max_context or longest
         self.step_rows = step_rows
         self.cache: ByteLRU[PrefixKV] = ByteLRU(cache_bytes)
@@ -126,7 +114,9 @@ class Engine:
             soft_tokens=soft_tokens,
         )
         self._lock = threading.Lock()
-        self._counts = {"rows_prefill": 0, "rows_read": 0, "reads": 0}
+        self._counts = {"rows_prefill": 0, "rows_read": 0, "reads": 0, "steps": 0}
+        self._encodings: WeakValueDictionary[bytes, Encoding] = WeakValueDictionary()
+        self._started = 0
 
     @classmethod
     def load(
@@ -139,10 +129,11 @@ class Engine:
         max_context: int | None = None,
         cache_bytes: int = 256 * 2**20,
         vision_cache_bytes: int = 64 * 2**20,
-        step_rows: int = 2048,
+        step_rows: int = 512,
         vision: str | Path | None = None,
         image_rule: ImageRule = "diffusion_gemma",
         soft_tokens: int | None = None,
+        calibrations: Mapping[str, Calibration] | None = None,
     ) -> Engine:
         """Load a checkpoint folder; None is the embedded model. Of the others see `load_checkpoint`.
 
@@ -169,7 +160,14 @@ class Engine:
             vision_cache_bytes=vision_cache_bytes,
             soft_tokens=soft_tokens,
             step_rows=step_rows,
+            fingerprint=weights_digest(folder),
+            calibrations=calibrations,
         )
+
+    @cached_property
+    def identity(self) -> Identity:
+        """What calibrations tell this model from others by."""
+        return Identity(self.name, self.fingerprint, prompt_digest(self.context))
 
     @property
     def has_vision(self) -> bool:
@@ -207,15 +205,14 @@ class Engine:
         """
         if request.model not in (*ALIASES, self.name):
             raise NotFoundError(f"No model named {request.model[:200]!r}; loaded: {self.name}")
-        material = unread(request) if material is None else material
+        material = unread(request, has_vision=self.has_vision) if material is None else material
         if material.pictures and not self.has_vision:
             raise ModelUnavailableError("This model has no vision tower, so it cannot read images")
+        calibration = None
         if request.calibration is not None:
-            raise InvalidRequestError.at(
-                "calibration", msg=f"No calibration named {request.calibration[:200]!r} is loaded"
-            )
+            calibration = activate(request, self.calibrations, self.identity)
         plan = plan_joint if request.layout == "joint" else plan_isolated
-        return plan(request, self.context, material)
+        return replace(plan(request, self.context, material), calibration=calibration)
 
     def decide(self, request: SystemOneRequest, material: Material | None = None) -> SystemOneResponse:
         """Answer a request; callers in several threads take turns."""
@@ -229,61 +226,177 @@ class Engine:
         Raises:
             Cancelled: between two steps, once `cancelled()` is true.
         """
-        started = time.perf_counter()
-        run = Run(plan, cancelled)
+        if cancelled():
+            raise Cancelled
+        run = self.start(plan)
+        while not run.done:
+            if cancelled():
+                raise Cancelled
+            self.step([run])
+        return self.finish(run)
+
+    def run_many(self, plans: Sequence[Plan], *, fresh: bool = False) -> list[SystemOneResponse | Exception]:
+        """Do the model's work for several plans at once; one that fails is its exception instead.
+
+        Args:
+            plans: what to run.
+            fresh: neither look at what the prefix cache holds nor add to it. Then the work is packed
+                the same way whatever ran before, so that the same plans give the same numbers.
+        """
+        cache, encodings = self.cache, self._encodings
+        if fresh:
+            self.cache, self._encodings = ByteLRU(0), WeakValueDictionary()
+        try:
+            runs = [self.start(plan) for plan in plans]
+            while left := [run for run in runs if not run.done]:
+                self.step(left)
+            return [run.error or self.finish(run) for run in runs]
+        finally:
+            self.cache, self._encodings = cache, encodings
+
+    def start(self, plan: Plan) -> Run:
+        """Begin a plan: find what of it is encoded already."""
+        self._started += 1
+        run = Run(plan, self._started, to_read=deque(first_work(plan)))
         for unit in plan.units:
-            self._encode(run, unit)
-        self._read(run, [(unit, n) for unit in plan.units for n in range(plan.first_reads)])
-        self._extend(run)
-        reads = {
-            question: _reads_of(question, group, run.readings)
-            for group in plan.groups
-            for question in group.questions
-        }
-        answers: dict[str, Answer] = {}
-        for name, question in plan.request.questions.items():
-            only = [1.0] if alternatives(question) == 1 else None
-            answers[name] = to_answer(question, only or reads[name].probabilities)
-        elapsed = time.perf_counter() - started
+            key = run.key_of(unit)
+            prefix = next((one for one in run.encodings if one.key == key), None)
+            if prefix is None:
+                prefix = self._prefix(key, unit)
+                run.cached_prefixes += prefix.done
+                run.encodings.append(prefix)
+            if len(unit.branch) > self.step_rows:
+                prefix = Encoding(unit.branch, unit.branch_images, after=prefix)
+                run.encodings.append(prefix)
+            run.sources[id(unit)] = prefix
+        run.extended = not plan.groups
+        return run
+
+    def step(self, runs: Sequence[Run]) -> None:
+        """Run one forward with work of unfinished runs, given in order of arrival.
+
+        If it fails, each run's part is tried alone, and those that fail again keep the `error`.
+        """
+        work = pack(runs, self.step_rows)
+        try:
+            self._forward(work)
+        except Exception as error:
+            if len(work.shares) == 1:
+                next(iter(work.shares)).error = error
+                return
+            for run in work.shares:
+                try:
+                    self._forward(pack([run], self.step_rows))
+                except Exception as alone:
+                    run.error = alone
+
+    def finish(self, run: Run) -> SystemOneResponse:
+        """The response of a run that is done.
+
+        Raises:
+            Exception: what the model raised, for a run that failed.
+        """
+        if run.error is not None:
+            raise run.error
+        plan = run.plan
+        reads = all_reads(plan, run.readings)
+        report = None
+        if plan.request.diagnostics:
+            report = {"model": asdict(self.identity), **diagnostics(run, reads)}
         return SystemOneResponse(
             model=self.name,
-            answers=answers,
+            answers=answers_of(plan, reads),
             usage=Usage(input_tokens=plan.input_tokens, output_tokens=plan.output_tokens),
-            x_diagnostics=diagnostics(run, reads, elapsed) if plan.request.diagnostics else None,
+            x_warnings=plan.warnings or None,
+            x_diagnostics=report,
         )
 
-    def _encode(self, run: Run, unit: Unit) -> None:
-        """Have the unit's prefix and, if it is too long for one step, its branch in the cache."""
-        started = time.perf_counter()
-        key = run.key_of(unit)
-        if key not in run.prefixes:
-            kv = self.cache.get(key)
-            if kv is None:
-                kv = self._prefill(run, unit.prefix, None, unit.prefix_images)
-                self.cache.put(key, kv)
-            else:
-                run.cached_prefixes += 1
-            run.prefixes[key] = kv
-        prefix = run.prefixes[key]
-        if len(unit.branch) > self.step_rows:
-            branch = Branch(self._prefill(run, unit.branch, prefix, unit.branch_images))
+    def _prefix(self, key: bytes, unit: Unit) -> Encoding:
+        """The unit's prefix: in the cache, on its way for another run, or to be encoded."""
+        if (one := self._encodings.get(key)) is not None:
+            self.cache.hits += 1  # it is encoded once for everyone
+            return one
+        one = Encoding(unit.prefix, unit.prefix_images, key=key, kv=self.cache.get(key))
+        if one.kv is not None:
+            one.start = len(one.tokens)
+        elif not one.tokens:
+            one.kv = self.model.empty_prefix()
         else:
-            branch = Branch(prefix, unit.branch, self._spans(run, unit.branch_images))
-        run.branches[id(unit)] = branch
-        run.prefill_s += time.perf_counter() - started
+            self._encodings[key] = one
+        return one
 
-    def _prefill(
-        self, run: Run, tokens: tuple[int, ...], kv: PrefixKV | None, images: tuple[PlacedImage, ...]
-    ) -> PrefixKV:
-        run.check()
-        kv = kv or self.model.empty_prefix()
-        for longer in self.model.prefill_steps(tokens, kv, images=self._spans(run, images)):
-            run.check()
-            kv = longer
-        self._counts["rows_prefill"] += len(tokens)
-        return kv
+    def _forward(self, work: Step) -> None:
+        """Run the chosen work and hand out what came of it; when it fails, nothing has changed."""
+        started = time.perf_counter()
+        prefills = [self._chunk(one, rows) for one, rows in work.encode]
+        canvases: dict[int, list[Canvas]] = {}
+        owners: dict[int, tuple[Run, Branch]] = {}
+        for run, unit, number in work.read:
+            canvases.setdefault(id(unit), []).append(
+                unit.seeded(number, mass=bool(run.plan.request.diagnostics))
+            )
+            owners[id(unit)] = (run, self._branch(run, unit))
+        longer, readings = step(
+            self.model, prefills, [(owners[key][1], ones) for key, ones in canvases.items()]
+        )
+        for (one, rows), kv in zip(work.encode, longer, strict=True):
+            one.kv, one.start = kv, one.start + rows
+            if one.done:
+                one.spans = None
+                if one.key is not None:
+                    self.cache.put(one.key, kv)
+        for key, found in zip(canvases, readings, strict=True):
+            run, branch = owners[key]
+            run.branches[key] = branch
+            run.readings.setdefault(key, []).extend(found)
+        encoded = sum(rows for _, rows in work.encode)
+        self._counts["rows_prefill"] += encoded
+        self._counts["rows_read"] += work.rows - encoded
+        self._counts["reads"] += len(work.read)
+        self._counts["steps"] += 1
+        self._account(work, time.perf_counter() - started)
 
-    def _spans(self, run: Run, images: tuple[PlacedImage, ...]) -> tuple[ImageSpan, ...]:
+    def _account(self, work: Step, elapsed: float) -> None:
+        """Note what the step did for each run, and see which of them want more."""
+        for run in work.shares:
+            mine = [unit for other, unit, _ in work.read if other is run]
+            for unit in mine:
+                assert run.to_read.popleft()[0] is unit
+            run.rows += work.shares[run]
+            run.steps += 1
+            if mine:
+                run.read_s += elapsed
+            else:
+                run.prefill_s += elapsed
+            if mine and not run.to_read and not run.extended:
+                run.extended = True
+                run.to_read.extend(more_work(run.plan, run.readings))
+
+    def _chunk(self, one: Encoding, rows: int) -> Prefill:
+        """The next rows of an encoding as the model takes them."""
+        if one.kv is None:
+            one.kv = one.after.kv if one.after is not None else self.model.empty_prefix()
+        assert one.kv is not None
+        if one.spans is None:
+            one.spans = self._spans(one.images)
+        spans = [
+            ImageSpan(span.start - one.start, span.embeddings)
+            for span in one.spans
+            if one.start <= span.start < one.start + rows
+        ]
+        return Prefill(one.kv, one.tokens[one.start : one.start + rows], spans)
+
+    def _branch(self, run: Run, unit: Unit) -> Branch:
+        """What the unit's canvases are laid behind."""
+        if (known := run.branches.get(id(unit))) is not None:
+            return known
+        source = run.sources[id(unit)]
+        assert source.kv is not None
+        if source.key is None:
+            return Branch(source.kv)
+        return Branch(source.kv, unit.branch, self._spans(unit.branch_images))
+
+    def _spans(self, images: tuple[PlacedImage, ...]) -> tuple[ImageSpan, ...]:
         """Run the vision tower on what it has not seen lately."""
         spans = []
         for image in images:
@@ -291,70 +404,7 @@ class Engine:
             key = image.sha256.encode()
             soft = self.vision_cache.get(key)
             if soft is None:
-                run.check()
                 soft = self.model.vision(image.patches)
                 self.vision_cache.put(key, soft)
             spans.append(ImageSpan(image.start, soft))
         return tuple(spans)
-
-    def _read(self, run: Run, work: list[tuple[Unit, int]]) -> None:
-        """Read (unit, read number) pairs, as many in a forward as the row budget holds."""
-        started = time.perf_counter()
-        for step in self._steps(run, work):
-            run.check()
-            canvases: dict[int, list[Canvas]] = {}
-            for unit, number in step:
-                canvases.setdefault(id(unit), []).append(unit.seeded(number))
-            results = read(
-                self.model,
-                [(run.branches[key], canvases[key]) for key in canvases],
-                keep=True,
-                mass=bool(run.plan.request.diagnostics),
-            )
-            for key, readings in zip(canvases, results, strict=True):
-                run.readings.setdefault(key, []).extend(readings)
-            self._counts["reads"] += len(step)
-        run.read_s += time.perf_counter() - started
-
-    def _steps(self, run: Run, work: list[tuple[Unit, int]]) -> Iterator[list[tuple[Unit, int]]]:
-        step: list[tuple[Unit, int]] = []
-        rows = 0
-        seen: set[int] = set()
-        for unit, number in work:
-            branch = run.branches[id(unit)]
-            encoded = branch.kv is not None or id(unit) in seen
-            need = len(unit.canvas) + (0 if encoded else len(branch.tokens))
-            if step and rows + need > self.step_rows:
-                self._counts["rows_read"] += rows
-                yield step
-                step, rows = [], 0
-            step.append((unit, number))
-            seen.add(id(unit))
-            rows += need
-        if step:
-            self._counts["rows_read"] += rows
-            yield step
-
-    def _extend(self, run: Run) -> None:
-        """Read uncertain groups again: up to `auto_max` reads where the entropy is over the threshold."""
-        request = run.plan.request
-        if request.samples != "auto" or request.auto_max == 1:
-            return
-        more = []
-        for group in run.plan.groups:
-            first = [_reads_of(question, group, run.readings).probabilities for question in group.questions]
-            if any(entropy(p) > request.auto_threshold for p in first):
-                more += [(unit, n) for unit in group.units for n in range(1, request.auto_max)]
-        self._read(run, more)
-
-
-def _reads_of(question: str, group: Group, readings: dict[int, list[Reading]]) -> Reads:
-    """All of a question's distributions over its alternatives, unit by unit and read by read."""
-    rows = []
-    for unit in group.units:
-        index = next(i for i, slot in enumerate(unit.slots) if slot.question == question)
-        rows += [
-            to_alternatives(softmax(reading.logits[index]), unit.slots[index].order)
-            for reading in readings[id(unit)]
-        ]
-    return Reads(tuple(rows))

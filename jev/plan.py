@@ -6,11 +6,15 @@ import hashlib
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from jev.extractors import Evidence
 from jev.model.pixels import Patches
 from jev.model.read import Canvas
-from jev.schemas import Noul, Question, SystemOneRequest
+from jev.schemas import Noul, Question, SystemOneRequest, Warning
+
+if TYPE_CHECKING:
+    from jev.calibration.apply import Active
 
 
 def alternatives(question: Question) -> int:
@@ -84,8 +88,8 @@ class Unit:
         """One id a slot, uniform over the vocabulary, for read number `read`."""
         return tuple(self.noise.draw(read, index) for index in range(len(self.slots)))
 
-    def seeded(self, read: int) -> Canvas:
-        """The canvas of read number `read`."""
+    def seeded(self, read: int, *, mass: bool = False) -> Canvas:
+        """The canvas of read number `read`; `mass` asks for the probability of all its labels too."""
         ids = list(self.canvas)
         for slot, noise in zip(self.slots, self.noise_ids(read), strict=True):
             ids[slot.position] = noise
@@ -93,6 +97,7 @@ class Unit:
             tuple(ids),
             tuple(slot.position for slot in self.slots),
             tuple(slot.labels for slot in self.slots),
+            mass,
         )
 
 
@@ -134,6 +139,7 @@ class Plan:
         input_tokens: prompt tokens as billed, each prompt once however often it is read.
         output_tokens: canvas rows of one read.
         evidence: the attachments that the prompt holds.
+        calibration: what the probabilities go through; None = they are answered as they are.
     """
 
     request: SystemOneRequest
@@ -141,6 +147,18 @@ class Plan:
     input_tokens: int
     output_tokens: int
     evidence: tuple[Evidence, ...] = ()
+    calibration: Active | None = None
+
+    @property
+    def warnings(self) -> list[Warning]:
+        """What the caller should know about the answers."""
+        return [] if self.calibration is None else list(self.calibration.warnings)
+
+    def calibrated(self, question: str, probabilities: Sequence[float]) -> list[float]:
+        """The mean distribution of a question -> the one that is answered."""
+        if self.calibration is None:
+            return list(probabilities)
+        return self.calibration.probabilities(question, probabilities)
 
     @property
     def tokens(self) -> int:

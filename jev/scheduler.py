@@ -1,4 +1,4 @@
-"""Who runs next on the model: bounded admission, first in first out, cancellation and deadlines."""
+"""What runs on the model: bounded admission, many requests a step, cancellation and deadlines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 from jev.errors import APIError, ModelUnavailableError, OverloadedError, ServerError
 
 if TYPE_CHECKING:
-    from jev.engine import Engine, Plan
+    from jev.engine import Engine
+    from jev.plan import Plan
+    from jev.run import Run
     from jev.schemas import SystemOneResponse
 
 logger = logging.getLogger(__name__)
@@ -22,7 +24,7 @@ logger = logging.getLogger(__name__)
 MIN_RETRY_AFTER = 1.0
 MAX_RETRY_AFTER = 60.0
 RATE_WEIGHT = 0.2
-"""Weight of the newest request in the running mean of seconds a token."""
+"""Weight of the newest sample in the running mean of seconds a token."""
 
 
 @dataclass(eq=False, slots=True)
@@ -32,8 +34,10 @@ class _Job:
     plan: Plan
     future: asyncio.Future[SystemOneResponse]
     submitted: float
+    background: bool = False
     started: float | None = None
     stop: bool = False
+    run: Run | None = None
 
     def settle(self, outcome: SystemOneResponse | Exception) -> None:
         """Hand the outcome to whoever waits, from any thread; nobody may be waiting any more."""
@@ -53,7 +57,7 @@ class _Job:
 
 
 class Scheduler:
-    """Runs plans one after another on a thread of its own.
+    """Runs plans on a thread of its own; each step of the model holds rows of as many as fit.
 
     Args:
         engine: what runs them.
@@ -67,9 +71,10 @@ class Scheduler:
         self._max_tokens = max_tokens
         self._changed = threading.Condition()
         self._queue: deque[_Job] = deque()
-        self._running: _Job | None = None
+        self._running: list[_Job] = []
         self._closing = False
         self._seconds_per_token = 0.0
+        self._unlearned_s = 0.0
         self._thread = threading.Thread(target=self._work, name="jev-model", daemon=True)
         self._thread.start()
 
@@ -79,7 +84,9 @@ class Scheduler:
         with self._changed:
             return self._pending()
 
-    async def submit(self, plan: Plan, *, deadline: float | None = None) -> tuple[SystemOneResponse, float]:
+    async def submit(
+        self, plan: Plan, *, deadline: float | None = None, background: bool = False
+    ) -> tuple[SystemOneResponse, float]:
         """Wait for the model to run `plan`; returns the response and the seconds it was queued.
 
         Cancelling the caller takes the plan out of the queue or stops it at the engine's next check.
@@ -87,13 +94,15 @@ class Scheduler:
         Args:
             plan: what `Engine.prepare` made.
             deadline: when to give up, on the clock of `time.monotonic`.
+            background: run it in steps that no other plan wants. It takes no place in the queue, so
+                whoever submits such plans bounds them.
 
         Raises:
             OverloadedError: the queue is full, or the deadline passed.
             ModelUnavailableError: the scheduler is closing.
             ServerError: the engine failed; the log says where.
         """
-        job = self._admit(plan, deadline)
+        job = self._admit(plan, deadline, background)
         try:
             async with asyncio.timeout(None if deadline is None else deadline - time.monotonic()):
                 response = await job.future
@@ -116,31 +125,32 @@ class Scheduler:
             if not drain:
                 dropped = list(self._queue)
                 self._queue.clear()
-                if self._running is not None:
-                    self._running.stop = True
+                for job in self._running:
+                    job.stop = True
             self._changed.notify_all()
         for job in dropped:
             job.settle(_shutting_down())
         self._thread.join(timeout)
 
     def _pending(self) -> tuple[int, int]:
-        jobs = [*self._queue, self._running] if self._running is not None else self._queue
+        jobs = [job for job in (*self._queue, *self._running) if not job.background]
         return len(jobs), sum(job.plan.tokens for job in jobs)
 
-    def _admit(self, plan: Plan, deadline: float | None) -> _Job:
+    def _admit(self, plan: Plan, deadline: float | None, background: bool) -> _Job:
         with self._changed:
             if self._closing:
                 raise _shutting_down()
             if deadline is not None and deadline <= time.monotonic():
                 raise self._overloaded("The deadline passed before the request was queued")
             requests, tokens = self._pending()
-            if requests >= self._max_requests:
+            if not background and requests >= self._max_requests:
                 raise self._overloaded(f"{requests} requests are pending already")
-            if requests and tokens + plan.tokens > self._max_tokens:
+            if not background and requests and tokens + plan.tokens > self._max_tokens:
                 raise self._overloaded(
                     f"{tokens} tokens are pending; {plan.tokens} more exceed the limit of {self._max_tokens}"
                 )
-            job = _Job(plan, asyncio.get_running_loop().create_future(), time.monotonic())
+            future: asyncio.Future[SystemOneResponse] = asyncio.get_running_loop().create_future()
+            job = _Job(plan, future, time.monotonic(), background)
             self._queue.append(job)
             self._changed.notify_all()
             return job
@@ -163,39 +173,74 @@ class Scheduler:
         return OverloadedError(message, retry_after=min(max(seconds, MIN_RETRY_AFTER), MAX_RETRY_AFTER))
 
     def _work(self) -> None:
-        while (job := self._next()) is not None:
-            outcome = self._run(job)
+        while jobs := self._next():
+            started = time.monotonic()
+            self._step(jobs)
+            self._unlearned_s += time.monotonic() - started
+            finished = [(job, self._outcome(job)) for job in jobs if job.run is None or job.run.done]
             with self._changed:
-                self._running = None
-                if job.started is not None and not isinstance(outcome, Exception):
-                    self._learn((time.monotonic() - job.started) / max(job.plan.tokens, 1))
-            job.settle(outcome)
-            del job, outcome  # an idle thread must not keep the last request alive
+                ended = {id(job) for job, _ in finished}
+                self._running = [job for job in self._running if id(job) not in ended]
+                self._learn(sum(job.plan.tokens for job, _ in finished))
+            for job, outcome in finished:
+                job.settle(outcome)
+            del jobs, finished  # an idle thread must not keep the last requests alive
 
-    def _next(self) -> _Job | None:
+    def _next(self) -> list[_Job]:
+        """Wait for work: everything that is wanted, in order of arrival; nothing once it is closed.
+
+        What runs in the background is work only while nothing else is.
+        """
         with self._changed:
-            while not self._queue and not self._closing:
+            while True:
+                dropped = [job for job in self._running if job.stop]
+                self._running = [job for job in self._running if not job.stop]
+                for job in dropped:
+                    job.settle(_shutting_down())
+                while self._queue:
+                    job = self._queue.popleft()
+                    job.started = time.monotonic()
+                    self._running.append(job)
+                if self._running or self._closing:
+                    wanted = [job for job in self._running if not job.background]
+                    return wanted or list(self._running)
                 self._changed.wait()
-            if not self._queue:
-                return None
-            self._running = self._queue.popleft()
-            self._running.started = time.monotonic()
-            return self._running
 
-    def _run(self, job: _Job) -> SystemOneResponse | Exception:
+    def _step(self, jobs: list[_Job]) -> None:
+        """Take one step with the jobs; what fails is kept in the run that failed."""
         try:
-            return self._engine.run(job.plan, cancelled=lambda: job.stop)
+            for job in jobs:
+                if job.run is None:
+                    job.run = self._engine.start(job.plan)
+            if left := [job.run for job in jobs if job.run is not None and not job.run.done]:
+                self._engine.step(left)
+        except BaseException as error:  # the thread outlives whatever a request does to it
+            self._fail(jobs, error)
+
+    def _fail(self, jobs: list[_Job], error: BaseException) -> None:
+        """End all jobs: nobody knows what state a step left that did not fail on its own terms."""
+        logger.error("a step of the model failed: %s", crash_report(error))
+        for job in jobs:
+            job.run = None
+
+    def _outcome(self, job: _Job) -> SystemOneResponse | Exception:
+        if job.run is None:
+            return ServerError()
+        try:
+            return self._engine.finish(job.run)
         except APIError as error:
             return error
-        except BaseException as error:  # the thread outlives whatever one request does to it
-            if job.stop:
-                return _shutting_down()
+        except BaseException as error:
             logger.error("a request failed in the engine: %s", crash_report(error))
             return ServerError()
 
-    def _learn(self, seconds_per_token: float) -> None:
-        known = self._seconds_per_token or seconds_per_token
-        self._seconds_per_token = known + RATE_WEIGHT * (seconds_per_token - known)
+    def _learn(self, tokens: int) -> None:
+        """Note how long the model was busy for the tokens of the requests that it finished."""
+        if not tokens:
+            return
+        sample, self._unlearned_s = self._unlearned_s / tokens, 0.0
+        known = self._seconds_per_token or sample
+        self._seconds_per_token = known + RATE_WEIGHT * (sample - known)
 
 
 def crash_report(error: BaseException) -> str:

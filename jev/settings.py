@@ -46,8 +46,13 @@ class Settings(BaseSettings):
     cache_bytes: Annotated[ByteSize, Field(ge=0)] = Field(
         default=ByteSize(256 * 2**20), description="memory for cached prompt prefixes; 0 = no cache"
     )
-    step_rows: int = Field(default=2048, ge=1, description="most rows of one forward pass")
+    step_rows: int = Field(default=512, ge=1, description="most rows of one forward pass")
     threads: int | None = Field(default=None, ge=1, description="torch threads; none = torch decides")
+
+    calibrations: Annotated[dict[str, Path], NoDecode] = Field(
+        default_factory=dict,
+        description="calibration files by name (a table, or NAME=FILE, comma separated; docs/calibration.md)",
+    )
 
     vision: Path | None = Field(
         default=None, description="checkpoint folder to take the vision tower from; none = the model's own"
@@ -144,6 +149,22 @@ class Settings(BaseSettings):
             if not text or not all("!" <= character <= "~" for character in text):
                 raise ValueError("a key is one or more printable ASCII characters without spaces")
         return keys
+
+    @field_validator("calibrations", mode="before")
+    @classmethod
+    def _split_calibrations(cls, value: Any) -> Any:
+        pairs = value.split(",") if isinstance(value, str) else value
+        if not isinstance(pairs, (list, tuple)):
+            return value
+        files: dict[str, str] = {}
+        for pair in pairs:
+            name, equals, path = str(pair).strip().partition("=")
+            if not (name and equals and path):
+                raise ValueError("each is NAME=FILE")
+            if name in files:
+                raise ValueError(f"the name {name!r} is given twice")
+            files[name] = path
+        return files
 
     @field_validator("limits")
     @classmethod

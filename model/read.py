@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -20,11 +20,22 @@ class Canvas:
         ids: token ids of all rows, noise in place.
         slots: rows that are read.
         labels: for each slot the token ids it is read over.
+        mass: whether the whole vocabulary is projected too, for `Reading.log_mass`.
     """
 
     ids: tuple[int, ...]
     slots: tuple[int, ...]
     labels: tuple[tuple[int, ...], ...]
+    mass: bool = False
+
+
+@dataclass(frozen=True)
+class Prefill:
+    """Encoder rows to append to a cached prefix."""
+
+    prefix: PrefixKV
+    tokens: Sequence[int]
+    images: Sequence[ImageSpan] = ()
 
 
 @dataclass
@@ -50,25 +61,29 @@ class Reading:
 
 
 @torch.inference_mode()
-def read(
+def step(
     model: DiffusionGemma,
-    work: Sequence[tuple[Branch, Sequence[Canvas]]],
+    prefills: Sequence[Prefill] = (),
+    reads: Sequence[tuple[Branch, Sequence[Canvas]]] = (),
     *,
-    keep: bool = False,
-    mass: bool = False,
-) -> list[list[Reading]]:
-    """Read the canvases of all branches in one forward.
+    keep: bool = True,
+) -> tuple[list[PrefixKV], list[list[Reading]]]:
+    """Encode prompt rows and read canvases, for any number of requests, in one forward.
 
-    A branch that was kept by an earlier read runs its canvas rows only. Results depend on the
-    other branches by no more than the rounding of differently shaped matmuls.
+    A branch that was kept by an earlier read runs its canvas rows only. What comes back depends on
+    the other rows by no more than the rounding of differently shaped matmuls.
 
     Args:
         model: the model.
-        work: branches, each with the canvases to lay behind it.
+        prefills: rows to encode, each behind its own prefix.
+        reads: branches, each with the canvases to lay behind it.
         keep: store each branch's keys and values in it, for later reads.
-        mass: also project on the whole vocabulary, for `Reading.log_mass`.
+
+    Returns:
+        The longer prefix of each prefill, and the readings of each branch's canvases.
     """
-    blocks = [
+    blocks = [Block(one.prefix, tokens=one.tokens, images=one.images) for one in prefills]
+    blocks += [
         Block(
             branch.prefix,
             tokens=() if branch.kv is not None else branch.tokens,
@@ -77,26 +92,46 @@ def read(
             slots=[canvas.slots for canvas in canvases],
             images=() if branch.kv is not None else branch.images,
         )
-        for branch, canvases in work
+        for branch, canvases in reads
     ]
     hidden, encoded = forward(model.text, blocks, rule=model.image_rule)
+    longer = [
+        one.prefix.extended(model.config.text, rows) for one, rows in zip(prefills, encoded, strict=False)
+    ]
     if keep:
-        for (branch, _), kv in zip(work, encoded, strict=True):
+        for (branch, _), rows in zip(reads, encoded[len(prefills) :], strict=True):
             if branch.kv is None:
-                branch.kv = kv
-    flat = [canvas for _, canvases in work for canvas in canvases]
-    readings = iter(_project(model, hidden, flat, mass))
-    return [[next(readings) for _ in canvases] for _, canvases in work]
+                # Copies: a view would hold the rows of everyone else in this forward.
+                branch.kv = [LayerKV(one.k.clone(), one.v.clone()) for one in rows]
+    readings = iter(_project(model, hidden, [canvas for _, canvases in reads for canvas in canvases]))
+    return longer, [[next(readings) for _ in canvases] for _, canvases in reads]
 
 
-def _project(
-    model: DiffusionGemma, hidden: torch.Tensor, canvases: list[Canvas], mass: bool
-) -> list[Reading]:
+def read(
+    model: DiffusionGemma,
+    work: Sequence[tuple[Branch, Sequence[Canvas]]],
+    *,
+    keep: bool = False,
+    mass: bool = False,
+) -> list[list[Reading]]:
+    """Read the canvases of all branches in one forward, as `step` does.
+
+    `mass` asks for `Reading.log_mass` of every canvas.
+    """
+    if mass:
+        work = [(branch, [replace(canvas, mass=True) for canvas in canvases]) for branch, canvases in work]
+    return step(model, reads=work, keep=keep)[1]
+
+
+def _project(model: DiffusionGemma, hidden: torch.Tensor, canvases: list[Canvas]) -> list[Reading]:
     """Project slot rows [S, hidden] on the union of their labels and hand each slot its own."""
     union = sorted({label for canvas in canvases for labels in canvas.labels for label in labels})
+    if not union:
+        return []
     column = {label: index for index, label in enumerate(union)}
     logits = model.text.project(hidden, torch.tensor(union, device=model.device))
-    total = model.text.project(hidden).logsumexp(-1).tolist() if mass else []
+    weighed = [row for row, mass in enumerate(c.mass for c in canvases for _ in c.slots) if mass]
+    total = dict(zip(weighed, model.text.project(hidden[weighed]).logsumexp(-1).tolist(), strict=True))
     readings = []
     row = 0
     for canvas in canvases:
@@ -104,8 +139,8 @@ def _project(
         for labels in canvas.labels:
             chosen = logits[row, [column[label] for label in labels]]
             slots.append(tuple(chosen.tolist()))
-            if mass:
+            if canvas.mass:
                 masses.append(chosen.logsumexp(-1).item() - total[row])
             row += 1
-        readings.append(Reading(tuple(slots), tuple(masses) if mass else None))
+        readings.append(Reading(tuple(slots), tuple(masses) if canvas.mass else None))
     return readings

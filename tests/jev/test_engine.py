@@ -12,7 +12,7 @@ import pytest
 import jev.engine
 from jev.decide import softmax, to_alternatives
 from jev.engine import Cancelled, Engine
-from jev.model.read import Branch, Canvas
+from jev.model.read import Branch, Canvas, Prefill
 from jev.model.unified import read_unified
 from jev.plan import Plan
 from jev.schemas import (
@@ -117,32 +117,35 @@ def test_answers_whatever_fits_in_a_step(small: Engine, fields: dict[str, Any], 
 
 def test_a_long_state_is_prefilled_in_steps(small: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[int] = []
-    inner = small.model.prefill_steps
+    inner = jev.engine.step
 
-    def counted(*args: Any, **options: Any) -> Any:
-        for kv in inner(*args, **options):
-            steps.append(kv.length)
-            yield kv
+    def watched(model: Any, prefills: Sequence[Prefill], reads: Any) -> Any:
+        longer, readings = inner(model, prefills, reads)
+        steps.extend(kv.length for kv in longer)
+        return longer, readings
 
-    monkeypatch.setattr(small.model, "prefill_steps", counted)
-    asked = request(samples=1, state="word " * 300)
-    plan = small.prepare(asked)
-    variant(small).run(plan)
+    monkeypatch.setattr(jev.engine, "step", watched)
+    plan = small.prepare(request(samples=1, state="word " * 300))
+    variant(small, step_rows=512).run(plan)
     length = len(plan.units[0].prefix)
     assert length > 1100
     assert steps == [*range(512, length, 512), length]
 
 
 def test_steps_hold_no_more_rows_than_allowed(small: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    inner, seen = jev.engine.read, []
+    inner, seen = jev.engine.step, []
 
-    def watched(model: Any, work: Sequence[tuple[Branch, Sequence[Canvas]]], **options: Any) -> Any:
-        rows = [0 if branch.kv is not None else len(branch.tokens) for branch, _ in work]
-        canvases = [len(canvas.ids) for _, group in work for canvas in group]
-        seen.append((sum(rows) + sum(canvases), len(canvases)))
-        return inner(model, work, **options)
+    def watched(
+        model: Any, prefills: Sequence[Prefill], reads: Sequence[tuple[Branch, Sequence[Canvas]]]
+    ) -> Any:
+        assert sum(len(one.tokens) for one in prefills) <= step_rows
+        rows = [0 if branch.kv is not None else len(branch.tokens) for branch, _ in reads]
+        canvases = [len(canvas.ids) for _, group in reads for canvas in group]
+        if reads:
+            seen.append((sum(rows) + sum(canvases), len(canvases)))
+        return inner(model, prefills, reads)
 
-    monkeypatch.setattr(jev.engine, "read", watched)
+    monkeypatch.setattr(jev.engine, "step", watched)
     plan = small.prepare(request(samples=8, permutations=3))
     branches = sum(len(unit.branch) for unit in plan.units)
     for step_rows in (1, 64, 300, 5000):
@@ -181,9 +184,7 @@ def test_same_request_same_bytes(engine: Engine) -> None:
     assert dumped(engine.decide(asked)) == dumped(engine.decide(asked))
 
 
-@pytest.mark.parametrize(
-    "fields", [{"samples": 2}, {"samples": "auto"}, {"layout": "joint", "chunk_rows": 16}]
-)
+@pytest.mark.parametrize("fields", [{"samples": 2}, {"samples": "auto"}, {"layout": "joint"}])
 def test_state_of_the_prefix_cache_changes_no_bit(small: Engine, fields: dict[str, Any]) -> None:
     asked, others = request(**fields), [request(state=f"Another state {n}.") for n in range(3)]
     cold = dumped(variant(small).decide(asked))
@@ -196,6 +197,18 @@ def test_state_of_the_prefix_cache_changes_no_bit(small: Engine, fields: dict[st
         full.decide(one)
     assert dumped(full.decide(asked)) == cold
     assert full.stats()["prefix_bytes"] <= warm.stats()["prefix_bytes"]
+
+
+def test_state_of_the_prefix_cache_with_several_prefixes(small: Engine) -> None:
+    """New prefixes share a forward, so which of them are cached moves the last bits and no more."""
+    asked = request(layout="joint", chunk_rows=16, samples=2)
+    cold = variant(small).decide(asked)
+    assert dumped(variant(small, cache_bytes=0).decide(asked)) == dumped(cold)
+    warm = variant(small)
+    assert [dumped(warm.decide(asked)) for _ in range(3)] == [dumped(cold)] * 3
+    half = variant(small, cache_bytes=int(warm.stats()["prefix_bytes"]) // 2)
+    for _ in range(3):
+        assert difference(half.decide(asked), cold) <= 1e-6
 
 
 def test_cold_and_warm_on_the_embedded_model(engine: Engine) -> None:
@@ -234,10 +247,12 @@ def test_averages_are_those_of_the_single_reads(small: Engine) -> None:
 
 def test_callers_in_several_threads_take_turns(small: Engine) -> None:
     asked = [request(samples=1, state=f"State {n}.") for n in range(4)] * 3
-    expected = [dumped(small.decide(one)) for one in asked]
+    expected = [small.decide(one) for one in asked]
     shared = variant(small)
     with ThreadPoolExecutor(4) as pool:
-        assert [dumped(response) for response in pool.map(shared.decide, asked)] == expected
+        for response, alone in zip(pool.map(shared.decide, asked), expected, strict=True):
+            # Another thread may share a matmul's work differently among its helpers.
+            assert difference(response, alone) <= 1e-6
 
 
 # Adaptive reads
@@ -347,8 +362,8 @@ def test_cancelled_before_it_starts(small: Engine) -> None:
 
 
 def test_a_half_done_prefix_is_not_kept(small: Engine) -> None:
-    one, asked = variant(small), request(samples=1, state="word " * 300)
-    answers = iter([False, False, True])
+    one, asked = variant(small, step_rows=512), request(samples=1, state="word " * 300)
+    answers = iter([False, False, False, True])
     with pytest.raises(Cancelled):
         one.run(one.prepare(asked), cancelled=lambda: next(answers))
     assert one.stats()["prefix_bytes"] == 0

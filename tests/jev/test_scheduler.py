@@ -1,4 +1,4 @@
-"""The scheduler admits a bounded amount, runs it in order on one thread, and lets go of what nobody wants."""
+"""The scheduler admits a bounded amount, runs it together on one thread, and lets go of what nobody wants."""
 
 from __future__ import annotations
 
@@ -31,30 +31,41 @@ class Plan:
     gate: threading.Event | None = None
 
 
-class Stopped(Exception):
-    """What the fake engine raises when it is cancelled."""
+@dataclass(eq=False)
+class Run:
+    plan: Plan
+    done: bool = False
+    error: BaseException | None = None
 
 
 @dataclass
 class Engine:
-    """Runs a plan until its gate opens, looking at `cancelled` in between."""
+    """Finishes the runs of a step whose gates are open; plans that raise do so in `finish` or in the step."""
 
     ran: list[str] = field(default_factory=list)
-    stopped: list[str] = field(default_factory=list)
+    steps: list[list[str]] = field(default_factory=list)
     threads: set[int] = field(default_factory=set)
     started: threading.Event = field(default_factory=threading.Event)
 
-    def run(self, plan: Plan, *, cancelled: Callable[[], bool]) -> str:
+    def start(self, plan: Plan) -> Run:
         self.threads.add(threading.get_ident())
+        return Run(plan)
+
+    def step(self, runs: list[Run]) -> None:
         self.started.set()
-        while plan.gate is not None and not plan.gate.wait(0.005):
-            if cancelled():
-                self.stopped.append(plan.name)
-                raise Stopped
-        if plan.raises is not None:
-            raise plan.raises
-        self.ran.append(plan.name)
-        return f"answer {plan.name}"
+        self.steps.append([run.plan.name for run in runs])
+        time.sleep(0.005)
+        for run in runs:
+            if run.plan.raises is not None and not isinstance(run.plan.raises, Exception):
+                raise run.plan.raises
+            if run.plan.gate is None or run.plan.gate.is_set():
+                run.done, run.error = True, run.plan.raises
+
+    def finish(self, run: Run) -> str:
+        if run.error is not None:
+            raise run.error
+        self.ran.append(run.plan.name)
+        return f"answer {run.plan.name}"
 
 
 @pytest.fixture
@@ -87,24 +98,42 @@ async def hold(scheduler: Any, engine: Engine, tokens: int = 1) -> tuple[threadi
     return gate, task
 
 
+def block(engine: Engine) -> threading.Event:
+    """Keep the engine in its first step until the returned event is set: nothing else can start."""
+    step, blocked = engine.step, threading.Event()
+
+    def slow(runs: list[Run]) -> None:
+        step(runs)
+        blocked.wait(5)
+
+    engine.step = slow  # pyright: ignore[reportAttributeAccessIssue]
+    return blocked
+
+
 async def test_it_answers_with_the_time_spent_in_the_queue(scheduler: Any, engine: Engine) -> None:
-    gate, first = await hold(scheduler, engine)
+    blocked = block(engine)
+    first = asyncio.create_task(scheduler.submit(Plan(name="a")))
+    await until(engine.started.is_set)
     second = asyncio.create_task(scheduler.submit(Plan(name="b")))
     await asyncio.sleep(0.1)
-    gate.set()
+    blocked.set()
     assert (await first)[1] < 0.1
     answer, queued = await second
     assert answer == "answer b"
     assert 0.1 <= queued < 5
 
 
-async def test_first_in_first_out_on_one_thread(scheduler: Any, engine: Engine) -> None:
+async def test_whatever_is_there_shares_the_next_step_in_order_of_arrival(
+    scheduler: Any, engine: Engine
+) -> None:
     gate, first = await hold(scheduler, engine)
     rest = [asyncio.create_task(scheduler.submit(Plan(name=name))) for name in "abc"]
-    await asyncio.sleep(0)
+    await asyncio.gather(*rest)  # nobody waits for the one before
+    assert engine.ran == ["a", "b", "c"]
     gate.set()
-    await asyncio.gather(first, *rest)
-    assert engine.ran == ["held", "a", "b", "c"]
+    await first
+    together = {tuple(names) for names in engine.steps} - {("held",)}
+    assert together and all(names == ("held", *"abc")[: len(names)] for names in together)
     assert len(engine.threads) == 1
     assert threading.get_ident() not in engine.threads
 
@@ -158,16 +187,18 @@ async def test_the_wait_it_asks_for_grows_with_the_queue(scheduler: Any, engine:
 
 
 async def test_cancelling_the_caller_takes_queued_work_out(scheduler: Any, engine: Engine) -> None:
-    gate, first = await hold(scheduler, engine)
+    blocked = block(engine)
+    first = asyncio.create_task(scheduler.submit(Plan(name="held")))
+    await until(engine.started.is_set)
     queued = asyncio.create_task(scheduler.submit(Plan(7, "gone")))
     await until(lambda: scheduler.pending == (2, 8))
     queued.cancel()
     with pytest.raises(asyncio.CancelledError):
         await queued
     assert scheduler.pending == (1, 1)
-    gate.set()
+    blocked.set()
     await first
-    assert engine.ran == ["held"]
+    assert engine.steps == [["held"]]
 
 
 async def test_cancelling_the_caller_stops_running_work(scheduler: Any, engine: Engine) -> None:
@@ -176,16 +207,18 @@ async def test_cancelling_the_caller_stops_running_work(scheduler: Any, engine: 
     with pytest.raises(asyncio.CancelledError):
         await first
     await until(lambda: scheduler.pending == (0, 0))
-    assert engine.stopped == ["held"]
+    assert engine.ran == []
     assert (await scheduler.submit(Plan(name="next")))[0] == "answer next"
 
 
 async def test_a_deadline_while_queued(scheduler: Any, engine: Engine) -> None:
-    gate, first = await hold(scheduler, engine)
+    blocked = block(engine)
+    first = asyncio.create_task(scheduler.submit(Plan(name="held")))
+    await until(engine.started.is_set)
     with pytest.raises(OverloadedError, match="deadline passed while the request was queued"):
         await scheduler.submit(Plan(name="late"), deadline=time.monotonic() + 0.05)
     assert scheduler.pending == (1, 1)
-    gate.set()
+    blocked.set()
     await first
     assert engine.ran == ["held"]
 
@@ -194,7 +227,8 @@ async def test_a_deadline_while_running(scheduler: Any, engine: Engine) -> None:
     gate = threading.Event()
     with pytest.raises(OverloadedError, match="deadline passed while the request was running"):
         await scheduler.submit(Plan(name="slow", gate=gate), deadline=time.monotonic() + 0.1)
-    await until(lambda: engine.stopped == ["slow"])
+    await until(lambda: scheduler.pending == (0, 0))
+    assert engine.ran == []
     assert (await scheduler.submit(Plan(name="next")))[0] == "answer next"
 
 
@@ -227,6 +261,16 @@ async def test_no_exception_ends_the_model_thread(scheduler: Any, error: BaseExc
     assert (await scheduler.submit(Plan(name="next")))[0] == "answer next"
 
 
+async def test_an_exception_of_the_step_itself_fails_all_that_it_held(scheduler: Any, engine: Engine) -> None:
+    gate, first = await hold(scheduler, engine)
+    with pytest.raises(ServerError):
+        await scheduler.submit(Plan(raises=SystemExit(1)))
+    with pytest.raises(ServerError):
+        await first
+    assert (await scheduler.submit(Plan(name="next")))[0] == "answer next"
+    gate.set()
+
+
 async def test_errors_meant_for_the_caller_pass_through(scheduler: Any) -> None:
     with pytest.raises(InvalidRequestError, match="does not fit"):
         await scheduler.submit(Plan(raises=InvalidRequestError("does not fit")))
@@ -234,13 +278,13 @@ async def test_errors_meant_for_the_caller_pass_through(scheduler: Any) -> None:
 
 async def test_closing_cancels_what_is_admitted(scheduler: Any, engine: Engine) -> None:
     _, running = await hold(scheduler, engine)
-    queued = asyncio.create_task(scheduler.submit(Plan(name="queued")))
+    second = asyncio.create_task(scheduler.submit(Plan(name="b", gate=threading.Event())))
     await until(lambda: scheduler.pending == (2, 2))
     await asyncio.to_thread(scheduler.close)
-    for task in (running, queued):
+    for task in (running, second):
         with pytest.raises(ModelUnavailableError, match="shutting down"):
             await task
-    assert (engine.ran, engine.stopped) == ([], ["held"])
+    assert engine.ran == []
     with pytest.raises(ModelUnavailableError, match="shutting down"):
         await scheduler.submit(Plan())
 
@@ -249,15 +293,15 @@ async def test_draining_finishes_what_is_admitted_and_refuses_the_rest(
     scheduler: Any, engine: Engine
 ) -> None:
     gate, running = await hold(scheduler, engine)
-    queued = asyncio.create_task(scheduler.submit(Plan(name="queued")))
+    second = asyncio.create_task(scheduler.submit(Plan(name="second", gate=gate)))
     await until(lambda: scheduler.pending == (2, 2))
     closing = asyncio.create_task(asyncio.to_thread(scheduler.close, drain=True))
     await asyncio.sleep(0.05)
     with pytest.raises(ModelUnavailableError):
         await scheduler.submit(Plan())
     gate.set()
-    await asyncio.gather(running, queued, closing)
-    assert engine.ran == ["held", "queued"]
+    await asyncio.gather(running, second, closing)
+    assert engine.ran == ["held", "second"]
 
 
 async def test_closing_twice_is_fine(scheduler: Any) -> None:
