@@ -184,7 +184,7 @@ def test_same_request_same_bytes(engine: Engine) -> None:
     assert dumped(engine.decide(asked)) == dumped(engine.decide(asked))
 
 
-@pytest.mark.parametrize("fields", [{"samples": 2}, {"samples": "auto"}, {"layout": "joint"}])
+@pytest.mark.parametrize("fields", [{"samples": 2}, {"samples": "auto"}])
 def test_state_of_the_prefix_cache_changes_no_bit(small: Engine, fields: dict[str, Any]) -> None:
     asked, others = request(**fields), [request(state=f"Another state {n}.") for n in range(3)]
     cold = dumped(variant(small).decide(asked))
