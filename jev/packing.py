@@ -9,7 +9,7 @@ from jev.plan import Unit
 from jev.run import Encoding, Run
 
 LONG_SHARE = 4
-"""The oldest long request gets at least one row in so many, however many short ones there are."""
+"""Long requests get at least one row to so many of short ones."""
 
 
 @dataclass
@@ -29,21 +29,21 @@ class Step:
     shares: dict[Run, int] = field(default_factory=dict)
     _seen: set[int] = field(default_factory=set)
 
-    def add(self, run: Run, limit: int) -> None:
-        """Take as much of the run's work as fits into `limit` rows in all; one piece always fits an
-        empty step.
+    def add(self, run: Run, limit: int, chunk: int) -> None:
+        """Take as much of the run's work as fits into `limit` rows in all, no encoding with more than
+        `chunk` of them; one piece always fits an empty step.
         """
         for one in run.waiting():
             if id(one) in self._seen:
                 continue  # another run that wants it was here first
             if self.rows >= limit:
                 return
-            chunk = one.chunk(limit - self.rows)
-            if self.rows and self.rows + chunk > limit:
+            rows = one.chunk(min(chunk, limit - self.rows))
+            if self.rows and self.rows + rows > limit:
                 continue  # an image that is longer than what is left
             self._seen.add(id(one))
-            self.encode.append((one, chunk))
-            self._count(run, chunk)
+            self.encode.append((one, rows))
+            self._count(run, rows)
         if not run.encoded:
             return
         taken = sum(1 for other, _, _ in self.read if other is run)
@@ -60,27 +60,35 @@ class Step:
         self.shares[run] = self.shares.get(run, 0) + rows
 
 
-def pack(runs: Sequence[Run], budget: int) -> Step:
+def pack(runs: Sequence[Run], budget: int, chunk: int) -> Step:
     """Choose the work of the next forward.
 
-    Requests that can be finished within `budget` rows are short. They go first, in order of arrival;
-    long ones take what is left, but the oldest of them always gets its share, so that neither kind
-    can starve the other.
+    Requests that can be finished within `budget` rows are short. They go first, in order of arrival.
+    The prompts of long ones are encoded in small chunks, so that a step with them ends soon and a
+    short request that arrives waits little; and beside short ones they still get a part of every
+    step, so that neither kind can starve the other.
 
     Args:
         runs: unfinished runs in order of arrival.
         budget: most rows of the forward; a piece that cannot be split may go over it alone.
+        chunk: most rows of a long prompt in a step; half of it beside short requests.
     """
-    long = {run for run in runs if run.left > budget}
-    short = [run for run in runs if run not in long]
+    for run in runs:
+        if run.long is None:
+            run.long = run.left > budget
+    long = [run for run in runs if run.long]
     step = Step()
-    for some, limit in (
-        (short, budget - budget // LONG_SHARE if long else budget),
-        ([run for run in runs if run in long], budget),
-        (short, budget),
-    ):
-        for run in some:
-            if step.rows >= limit:
-                break
-            step.add(run, limit)
+    for run in runs:
+        limit = budget - budget // LONG_SHARE if long else budget
+        if not run.long and step.rows < limit:
+            step.add(run, limit, budget)
+    if not step.rows:
+        for run in long:
+            if step.rows < budget:
+                step.add(run, budget, chunk)
+        return step
+    share = min(budget, step.rows + max(1, chunk // 2, step.rows // LONG_SHARE))
+    for run in long:
+        if step.rows < share:
+            step.add(run, share, chunk)
     return step

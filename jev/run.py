@@ -65,6 +65,7 @@ class Run:
         branches: what its units read behind, by id.
         to_read: (unit, read number) pairs that are still to be read.
         readings: what was read, by unit id, in read order.
+        long: whether it is one of those that wait for short ones; decided once.
         rows: rows that the model ran for it.
         error: why it cannot be finished.
     """
@@ -79,6 +80,7 @@ class Run:
     readings: dict[int, list[Reading]] = field(default_factory=dict)
     keys: dict[int, bytes] = field(default_factory=dict)
     extended: bool = False
+    long: bool | None = None
     cached_prefixes: int = 0
     rows: int = 0
     steps: int = 0

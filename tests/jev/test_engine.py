@@ -129,7 +129,7 @@ def test_a_long_state_is_prefilled_in_steps(small: Engine, monkeypatch: pytest.M
     variant(small, step_rows=512).run(plan)
     length = len(plan.units[0].prefix)
     assert length > 1100
-    assert steps == [*range(512, length, 512), length]
+    assert steps == [*range(128, length, 128), length]
 
 
 def test_steps_hold_no_more_rows_than_allowed(small: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
