@@ -38,7 +38,7 @@ EXTENSIONS: Mapping[str, Content] = {
         Content("text", "text"),
     ),
     **dict.fromkeys(
-        ("kt", "sql", "r", "m"),
+        ("kt", "sql", "r", "m", "jsonl", "ndjson"),
         Content("text", "text"),
     ),
 }

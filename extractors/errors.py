@@ -61,6 +61,7 @@ class LimitExceeded(ExtractError):
         allowed: its value.
         actual: the number found, or None where it is not known (a job stopped half-way).
         at_least: whether counting stopped at `actual`, so that the true number may be higher.
+        together: whether `actual` counts the whole request up to the file, and not the file alone.
     """
 
     def __init__(
@@ -71,17 +72,20 @@ class LimitExceeded(ExtractError):
         *,
         unit: str = "",
         at_least: bool = False,
+        together: bool = False,
     ) -> None:
         self.limit = limit
         self.allowed = allowed
         self.actual = actual
         self.unit = unit
         self.at_least = at_least
+        self.together = together
         if actual is None:
             text = f"It needs more than the limit of {_number(allowed)} {unit}".rstrip() + f" ({limit})"
         else:
             more = "at least " if at_least else ""
-            found = f"It has {more}{_number(actual)} {unit}".rstrip()
+            whose = "With it the request has" if together else "It has"
+            found = f"{whose} {more}{_number(actual)} {unit}".rstrip()
             text = f"{found}, which exceeds the limit of {_number(allowed)} ({limit})"
         super().__init__(text)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 
 from jev.extractors.errors import LimitExceeded, Unreadable
@@ -85,76 +84,58 @@ class Limits:
         if size > self.max_file_bytes:
             raise LimitExceeded("max_file_bytes", self.max_file_bytes, size, unit="bytes")
 
-    def check_sizes(self, sizes: Sequence[int]) -> None:
-        """Check the number and the bytes of all attachments of a request, before any is read.
-
-        Raises:
-            LimitExceeded: for `max_attachments`, `max_file_bytes` or `max_total_bytes`.
-            Unreadable: if one is empty.
-        """
-        if len(sizes) > self.max_attachments:
-            raise LimitExceeded("max_attachments", self.max_attachments, len(sizes), unit="attachments")
-        for size in sizes:
-            self.check_size(size)
-        if sum(sizes) > self.max_total_bytes:
-            raise LimitExceeded("max_total_bytes", self.max_total_bytes, sum(sizes), unit="bytes")
-
-    def check_totals(self, evidence: Iterable[Evidence], images: int = 0) -> None:
-        """Check text and pictures of all attachments of a request together.
-
-        Args:
-            evidence: the attachments, read.
-            images: pictures of the request that are not in `evidence`.
-
-        Raises:
-            LimitExceeded: for `max_attachments`, `max_total_text_chars` or `max_images`.
-        """
-        budget = Budget(self, images=images)
-        for one in evidence:
-            budget.take(one)
-
 
 class Budget:
-    """What the attachments of one request may still use, handed out in their order.
+    """What the files of one request use of its limits, counted in their order.
+
+    `admit` counts files before they are read, `take` what came out of them; each has a budget of its own.
 
     Args:
         limits: the limits.
-        images: pictures that the request has already.
     """
 
-    def __init__(self, limits: Limits, *, images: int = 0) -> None:
+    def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._attachments = 0
+        self._bytes = 0
         self._chars = 0
         self._images = 0
-        self._take_images(images)
 
     @property
     def picture_slots(self) -> int:
         """How many more pictures the request may have."""
         return self._limits.max_images - self._images
 
-    def take(self, evidence: Evidence, *, attachment: bool = True) -> None:
-        """Count an attachment, or with `attachment` False an inline image, which counts as a picture only.
+    def admit(self, size: int, *, attachment: bool = True) -> None:
+        """Count a file of `size` bytes, or with `attachment` False a picture that stands in the request.
 
         Raises:
-            LimitExceeded: for `max_attachments`, `max_total_text_chars` or `max_images`.
+            LimitExceeded: for `max_attachments`, `max_images` or `max_total_bytes`.
         """
         self._attachments += attachment
-        if self._attachments > self._limits.max_attachments:
-            most = self._limits.max_attachments
-            raise LimitExceeded("max_attachments", most, self._attachments, unit="attachments")
+        self._check("max_attachments", self._attachments, "attachments")
+        self._take_images(0 if attachment else 1)
+        self._bytes += size
+        self._check("max_total_bytes", self._bytes, "bytes of files")
+
+    def take(self, evidence: Evidence) -> None:
+        """Count what a file became.
+
+        Raises:
+            LimitExceeded: for `max_total_text_chars` or `max_images`.
+        """
         self._chars += len(evidence.text)
-        if self._chars > self._limits.max_total_text_chars:
-            most = self._limits.max_total_text_chars
-            unit = "characters of combined extracted text"
-            raise LimitExceeded("max_total_text_chars", most, self._chars, unit=unit)
+        self._check("max_total_text_chars", self._chars, "characters of combined extracted text")
         self._take_images(len(evidence.pictures))
 
     def _take_images(self, count: int) -> None:
         self._images += count
-        if self._images > self._limits.max_images:
-            raise LimitExceeded("max_images", self._limits.max_images, self._images, unit="pictures")
+        self._check("max_images", self._images, "pictures")
+
+    def _check(self, name: str, count: int, unit: str) -> None:
+        most = getattr(self._limits, name)
+        if count > most:
+            raise LimitExceeded(name, most, count, unit=unit, together=True)
 
 
 def check_slots(limits: Limits, found: int, slots: int) -> None:
@@ -165,4 +146,4 @@ def check_slots(limits: Limits, found: int, slots: int) -> None:
     """
     if found > slots:
         used = limits.max_images - slots
-        raise LimitExceeded("max_images", limits.max_images, used + found, unit="pictures")
+        raise LimitExceeded("max_images", limits.max_images, used + found, unit="pictures", together=True)

@@ -122,6 +122,8 @@ def decode(data: bytes, declared: str | None = None) -> tuple[str, tuple[str, ..
         if b"\0" in data[:_SAMPLE]:
             raise Unreadable("It is not text: it has zero bytes and no byte order mark") from None
         first_bad = error.start
+        # Bytes of another encoding do not form whole characters of UTF-8 up to the very last.
+        ends_early = error.reason == "unexpected end of data" and not data[:first_bad].isascii()
     for name in names:
         encoding = known_encoding(name)
         if encoding and encoding != "utf-8":
@@ -129,6 +131,8 @@ def decode(data: bytes, declared: str | None = None) -> tuple[str, tuple[str, ..
                 return data.decode(encoding), (f"Decoded as {encoding}, the encoding it names",)
             except UnicodeDecodeError:
                 continue
+    if ends_early:
+        raise Unreadable("It is cut short: its last character is incomplete")
     encoding = _guess(data, first_bad)
     try:
         text = data.decode(encoding)

@@ -13,7 +13,7 @@ from jev.extractors.container import is_cut_short
 from jev.extractors.detect import sniff
 from jev.extractors.errors import LimitExceeded, Unreadable, UnsupportedType
 from jev.extractors.evidence import Evidence, Picture, digest
-from jev.extractors.limits import Limits
+from jev.extractors.limits import Limits, check_slots
 
 if TYPE_CHECKING:
     import numpy as np
@@ -50,8 +50,7 @@ def read_video(data: bytes, name: str, limits: Limits, slots: int) -> Evidence:
     content = sniff(data, name)
     if content.kind != "video":
         raise UnsupportedType(f"Its content is of kind {content.kind}, which is not a video")
-    if slots < 1:
-        raise LimitExceeded("max_images", limits.max_images, limits.max_images + 1, unit="pictures")
+    check_slots(limits, 1, slots)
     if is_cut_short(data, content.format):
         raise Unreadable("It is an incomplete video: its end is missing")
     with _captures(data, content.format) as (packets, capture):
@@ -176,7 +175,8 @@ def _captures(data: bytes, format_: str) -> Iterator[tuple[VideoCapture, VideoCa
 
 @contextmanager
 def _opened(path: str, *parameters: int) -> Iterator[VideoCapture]:
-    # FFmpeg writes what it finds wrong with a file on stderr, parts of the file with it.
+    # FFmpeg writes what it finds wrong with a file on stderr, parts of the file with it. OpenCV looks at
+    # this once, when it first opens a video: in a worker process that is here.
     os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
     import cv2  # noqa: PLC0415
 

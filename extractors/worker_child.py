@@ -106,7 +106,7 @@ def _send(pipe: Connection, message: dict[str, Any]) -> None:
 def _encoded(error: ExtractError) -> dict[str, Any]:
     encoded: dict[str, Any] = {"type": type(error).__name__, "message": str(error)}
     if isinstance(error, LimitExceeded):
-        names = ("limit", "allowed", "actual", "unit", "at_least")
+        names = ("limit", "allowed", "actual", "unit", "at_least", "together")
         encoded["fields"] = {name: getattr(error, name) for name in names}
     return encoded
 

@@ -218,6 +218,7 @@ def _error(encoded: dict[str, Any]) -> ExtractError:
             fields["actual"],
             unit=fields["unit"],
             at_least=fields["at_least"],
+            together=fields["together"],
         )
         limit.args = (encoded["message"],)
         return limit

@@ -9,14 +9,11 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, TypeAlias, cast
 
-from pydantic import BaseModel, ConfigDict
-
 from jev.errors import InvalidRequestError
-from jev.schemas import is_plain_name
+from jev.schemas import UploadedFile, is_plain_name
 from jev.schemas.attachments import MAX_NAME
 
 MAX_INLINE = 8 * 2**20
@@ -25,28 +22,6 @@ MAX_INLINE = 8 * 2**20
 _PNG_MODES = frozenset({"1", "L", "LA", "I;16", "I;16B", "P", "RGB", "RGBA"})
 _NEAREST = {**dict.fromkeys(("I", "I;16L", "I;16N"), "I;16"), "La": "LA", "PA": "RGBA", "RGBa": "RGBA"}
 """The mode that PNG has for one that it has not; for others it is RGB."""
-
-
-class UploadedFile(BaseModel):
-    """A file that the server holds; it may stand in the `attachments` of any number of decisions.
-
-    Attributes:
-        id: what requests name it by.
-        name: its name.
-        bytes: its size.
-        kind: what it is by its content, such as "pdf" or "image".
-        sha256: of its bytes, in hex.
-        expires_at: when the server removes it, unless it is used before.
-    """
-
-    model_config = ConfigDict(frozen=True)
-
-    id: str
-    name: str
-    bytes: int
-    kind: str
-    sha256: str | None = None
-    expires_at: datetime | None = None
 
 
 class ByteReader(Protocol):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, cast
 
-from jev._attachments import MAX_INLINE, LoadedFile, UploadedFile, listed, load_all
+from jev._attachments import MAX_INLINE, LoadedFile, listed, load_all
 from jev._body import DEFAULT_MODEL, DecideOptions, Questions, State, build_body
 from jev.errors import InvalidRequestError
-from jev.schemas import ATTACHMENT_FIELDS, MAX_ATTACHMENTS
+from jev.schemas import ATTACHMENT_FIELDS, MAX_ATTACHMENTS, UploadedFile
+from jev.schemas.request import too_many
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,26 @@ class Draft:
         loaded = tuple(file for file in self.files if isinstance(file, LoadedFile))
         return loaded if sum(file.size for file in loaded) > MAX_INLINE else ()
 
+    @contextmanager
+    def naming(self, file: LoadedFile) -> Iterator[None]:
+        """Name a file whose upload is refused as a request with all files inside would."""
+        try:
+            yield
+        except InvalidRequestError as error:
+            if not error.issues:
+                raise
+            own = len(self.body.get("files") or ())
+            number = own + next(index for index, one in enumerate(self.files) if one is file)
+            moved = [
+                issue.model_copy(update={"loc": [*issue.loc[:2], number, *issue.loc[3:]]})
+                if issue.loc[1:3] == ["files", 0]
+                else issue
+                for issue in error.issues
+            ]
+            renamed = InvalidRequestError.of(moved)
+            renamed.request_id = error.request_id
+            raise renamed from None
+
     def complete(self, uploaded: Sequence[UploadedFile] = ()) -> dict[str, Any]:
         """The whole body.
 
@@ -78,10 +100,11 @@ def _check_count(body: dict[str, Any], attachments: int) -> None:
         return
     if not isinstance(body.get("files"), (list, type(None))):
         raise InvalidRequestError.at("files", msg="Input should be a valid list", type="list_type")
-    fields = [field for field in ATTACHMENT_FIELDS if field != "images"]
-    count = attachments + sum(len(body[field]) for field in fields if isinstance(body.get(field), list))
-    if count > MAX_ATTACHMENTS:
-        # The last field is where the server finds that there are too many.
-        names = f"{', '.join(fields[:-1])} and {fields[-1]}"
-        msg = f"{count} attachments in {names}; the limit is {MAX_ATTACHMENTS}"
-        raise InvalidRequestError.at(fields[-1], msg=msg)
+    count = attachments
+    for field in ATTACHMENT_FIELDS:
+        if field == "images":
+            continue
+        given = body.get(field)
+        count += len(cast("list[Any]", given)) if isinstance(given, list) else 0
+        if count > MAX_ATTACHMENTS:
+            raise InvalidRequestError.at(field, msg=too_many(count))

@@ -5,13 +5,21 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from jev.errors import InvalidRequestError, ModelUnavailableError
-from jev.extractors import Budget, Evidence, ExtractError, Limits, MissingReader, ServiceUnavailable
+from jev.extractors import (
+    Budget,
+    Evidence,
+    ExtractError,
+    LimitExceeded,
+    Limits,
+    MissingReader,
+    ServiceUnavailable,
+)
 from jev.extractors.detect import check_kind
 from jev.extractors.evidence import Picture
 from jev.extractors.options import AudioOptions, Options
@@ -26,15 +34,23 @@ OVERHEAD = 512
 
 
 class Files(Protocol):
-    """Uploaded files by id."""
+    """Uploaded files by id; KeyError for one that is not there any more."""
+
+    def size(self, file: str) -> int:
+        """The bytes that an upload has."""
+        ...
 
     def read(self, file: str) -> tuple[str, bytes]:
-        """The name and the bytes of an upload; KeyError for one that is not there any more."""
+        """The name and the bytes of an upload."""
         ...
 
 
 class NoFiles:
     """The store of a process that takes no uploads."""
+
+    def size(self, file: str) -> int:
+        """There is no such file."""
+        raise KeyError(file)
 
     def read(self, file: str) -> tuple[str, bytes]:
         """There is no such file."""
@@ -91,7 +107,10 @@ def reader_of(settings: Settings, *, has_vision: bool) -> Reader:
 def sources_of(
     request: SystemOneRequest, parts: Mapping[str, bytes], files: Files, limits: Limits
 ) -> list[Source]:
-    """All files of a request in the order in which they are read; sizes are checked.
+    """All files of a request in the order in which they are read: its pictures first, then its attachments.
+
+    They are counted one after another, so that what is over a limit together is refused at the file that
+    goes over it, and before an upload's bytes are in memory.
 
     Args:
         request: the request.
@@ -102,11 +121,54 @@ def sources_of(
     Raises:
         InvalidRequestError: naming the attachment and what is wrong with it.
     """
-    sources = []
-    for field in ATTACHMENT_FIELDS:
-        for index, attachment in enumerate(getattr(request, field)):
-            limit = limits.max_image_bytes if field == "images" else limits.max_file_bytes
-            sources.append(_source(field, index, attachment, files, limit))
+    budget = Budget(limits)
+    first, *others = ATTACHMENT_FIELDS
+    return [
+        *_attached(request, first, files, limits, budget),
+        *_assets(request, parts, limits, budget),
+        *(source for field in others for source in _attached(request, field, files, limits, budget)),
+    ]
+
+
+def _attached(
+    request: SystemOneRequest, field: str, files: Files, limits: Limits, budget: Budget
+) -> Iterator[Source]:
+    limit = limits.max_image_bytes if field == "images" else limits.max_file_bytes
+    for index, attachment in enumerate(getattr(request, field)):
+        loc = (field, index)
+        if attachment.file is not None:
+            yield _uploaded(loc, field, attachment, files, limit, budget)
+            continue
+        try:
+            data = decode_base64(attachment.data or "", limit)
+        except ValueError as error:
+            # An entry of `images` may be the string itself.
+            where = loc if field == "images" else (*loc, "data")
+            raise _refused(*where, msg=str(error)) from None
+        name = attachment.name or "image"
+        _admit(budget, len(data), loc, name, attachment=field != "images")
+        yield Source(loc, field, name, data)
+
+
+def _uploaded(
+    loc: tuple[str, int], field: str, attachment: Attachment, files: Files, limit: int, budget: Budget
+) -> Source:
+    file = attachment.file or ""
+    try:
+        size = files.size(file)
+        if size > limit:
+            raise _refused(*loc, "file", msg=f"The file has {size} bytes, the limit is {limit}")
+        _admit(budget, size, loc, attachment.name or file, attachment=field != "images")
+        stored, data = files.read(file)
+    except KeyError:
+        message = "There is no uploaded file with this id; it may have expired"
+        raise _refused(*loc, "file", msg=message) from None
+    return Source(loc, field, attachment.name or stored, data)
+
+
+def _assets(
+    request: SystemOneRequest, parts: Mapping[str, bytes], limits: Limits, budget: Budget
+) -> Iterator[Source]:
     for placeholder, asset in (request.assets or {}).items():
         loc = ("assets", placeholder, "part" if asset.part is not None else "data_base64")
         try:
@@ -114,42 +176,20 @@ def sources_of(
             data = decode_base64(asset.data_base64 or "", limits.max_image_bytes) if data is None else data
         except (KeyError, ValueError) as error:
             message = "The body has no such part" if isinstance(error, KeyError) else str(error)
-            raise InvalidRequestError.at(*loc, msg=message, type="attachment") from None
-        sources.append(Source(loc, "images", "image", data, placeholder))
-    try:
-        limits.check_totals([], images=sum(source.field == "images" for source in sources))
-        others = [len(source.data) for source in sources if source.field != "images"]
-        limits.check_sizes(others)
-        replace(limits, max_attachments=len(sources) or 1).check_sizes([len(s.data) for s in sources])
-    except ExtractError as error:
-        raise InvalidRequestError.at("files", msg=str(error), type="attachment") from None
-    return sources
+            raise _refused(*loc, msg=message) from None
+        _admit(budget, len(data), loc, placeholder, attachment=False)
+        yield Source(loc, "images", "image", data, placeholder)
 
 
-def _source(field: str, index: int, attachment: Attachment, files: Files, limit: int) -> Source:
-    loc = (field, index)
-    if attachment.file is not None:
-        try:
-            stored, data = files.read(attachment.file)
-        except KeyError:
-            raise InvalidRequestError.at(
-                *loc,
-                "file",
-                msg="There is no uploaded file with this id; it may have expired",
-                type="attachment",
-            ) from None
-        name = attachment.name or stored
-        if len(data) > limit:
-            message = f"The file has {len(data)} bytes, the limit is {limit}"
-            raise InvalidRequestError.at(*loc, "file", msg=message, type="attachment")
-        return Source(loc, field, name, data)
+def _admit(budget: Budget, size: int, loc: tuple[str | int, ...], name: str, *, attachment: bool) -> None:
     try:
-        data = decode_base64(attachment.data or "", limit)
-    except ValueError as error:
-        # An entry of `images` may be the string itself.
-        where = loc if field == "images" else (*loc, "data")
-        raise InvalidRequestError.at(*where, msg=str(error), type="attachment") from None
-    return Source(loc, field, attachment.name or "image", data)
+        budget.admit(size, attachment=attachment)
+    except LimitExceeded as error:
+        raise _refused(*loc, msg=f"Attachment {name!r}: {error}") from None
+
+
+def _refused(*loc: str | int, msg: str) -> InvalidRequestError:
+    return InvalidRequestError.at(*loc, msg=msg, type="attachment")
 
 
 @dataclass(frozen=True)
@@ -189,22 +229,23 @@ class Reader:
         """
         budget = Budget(self.pool.limits)
         evidence: list[Evidence] = []
+        places: list[tuple[str | int, ...]] = []
         assets: dict[str, Picture | str] = {}
         for source in sources:
             try:
                 one = await self._one(source, budget.picture_slots)
                 check_kind(source.field, one.kind)
-                budget.take(one, attachment=source.field != "images")
+                budget.take(one)
             except (MissingReader, ServiceUnavailable) as error:
                 raise ModelUnavailableError(f"Attachment {source.name!r}: {error}") from None
             except ExtractError as error:
-                message = f"Attachment {source.name!r}: {error}"
-                raise InvalidRequestError.at(*source.loc, msg=message, type="attachment") from None
+                raise _refused(*source.loc, msg=f"Attachment {source.name!r}: {error}") from None
             if source.asset is not None:
                 assets[source.asset] = one.text if self._as_text else one.pictures[0]
             else:
                 evidence.append(replace(one, pictures=()) if self._as_text else one)
-        return Material(tuple(evidence), assets)
+                places.append(source.loc)
+        return Material(tuple(evidence), assets, tuple(places))
 
     def read_sync(self, sources: list[Source]) -> Material:
         """Read files from code that is not async, or inside another event loop; raises as `read`."""

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jev.errors import InvalidRequestError
+from jev.fit import Fit
 from jev.material import NOTHING, Material
 from jev.parts import Gallery, place, sizes
 from jev.plan import Group, NoiseSource, Plan, Slot, Unit, alternatives
-from jev.prompt import PromptContext, check_fit, check_length
+from jev.prompt import PromptContext
 from jev.schemas import Noul, Question, Score, SystemOneRequest, render_text
 from jev.wording import EVIDENCE, instructions_text, label_lines
 
@@ -54,7 +55,8 @@ def plan_joint(request: SystemOneRequest, context: PromptContext, material: Mate
     """
     if request.permutations != 1:
         raise InvalidRequestError.at("permutations", msg="The joint layout reads one order only")
-    check_length(request, context, material)
+    fit = Fit(request, material, context.tokenizer.longest)
+    fit.check_characters(context.max_context, context.max_request_tokens)
     asked = [
         _Asked(name, question, _label_texts(name, question))
         for name, question in request.questions.items()
@@ -63,13 +65,7 @@ def plan_joint(request: SystemOneRequest, context: PromptContext, material: Mate
     indexed = len(request.questions) > LINES_UP_TO
     limit = min(context.canvas_length, request.chunk_rows or context.canvas_length)
     chunks = _chunks(asked, indexed, limit, context)
-    gallery = Gallery(
-        context.vision,
-        context.soft_tokens,
-        material.assets,
-        most_rows=context.max_context,
-        longest=context.tokenizer.longest,
-    )
+    gallery = Gallery(context.vision, context.soft_tokens, material, fit, most_rows=context.max_context)
     parts = gallery.parts(render_text(request.state).strip(), material.evidence)
     state = (*context.template.rows(sizes(parts)), *context.template.answer_turn)
     images = place(parts, state, context.template)
@@ -91,10 +87,11 @@ def plan_joint(request: SystemOneRequest, context: PromptContext, material: Mate
         canvas, slots = _canvas(chunk, indexed, limit, context)
         noise = NoiseSource(context.vocab_size, request.seed + CHUNK_SEED * number, stride=READ_SEED)
         needed = len(prefix) + len(state) + len(canvas)
-        check_fit(needed, context.max_context, "the state with its questions and canvas")
+        names = tuple(one.name for one in (asked if shared else chunk))
+        fit.check(needed, context.max_context, fit.all_at_once, names)
         rows += needed
         # Checked chunk by chunk, so that no more is tokenised than what is the first too much.
-        check_fit(rows, context.max_request_tokens, "the whole request", least=True)
+        fit.check(rows, context.max_request_tokens, "the whole request", tuple(request.questions), least=True)
         prompt += len(prefix) + len(state)
         unit = Unit(prefix, state, canvas, slots, noise, branch_images=images)
         groups.append(Group((unit,), tuple(one.name for one in chunk)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -13,9 +12,12 @@ from PIL import Image
 
 from jev.errors import InvalidRequestError
 from jev.extractors.evidence import Evidence, Picture
+from jev.fit import Fit
+from jev.material import Material
 from jev.model.pixels import Patches, patches_of
 from jev.model.template import Template
 from jev.model.vision_config import VisionConfig
+from jev.placeholders import find_placeholders
 from jev.plan import PlacedImage
 
 
@@ -48,15 +50,13 @@ def evidence_parts(evidence: Iterable[Evidence]) -> Iterator[str | Picture]:
 def with_assets(text: str, assets: Mapping[str, Picture | str]) -> Iterator[str | Picture]:
     """Cut `text` where an asset's placeholder stands and put the asset's picture or text there.
 
-    The longest placeholder wins where several begin at one place; text that an asset brings is not
-    searched again.
+    Text that an asset brings is not searched again.
     """
     if not assets:
         yield text
         return
-    longest_first = sorted(assets, key=len, reverse=True)
     start = 0
-    for found in re.finditer("|".join(map(re.escape, longest_first)), text):
+    for found in find_placeholders(text, assets):
         yield text[start : found.start()]
         yield assets[found.group()]
         start = found.end()
@@ -69,29 +69,36 @@ class Gallery:
     Args:
         config: the vision tower's shape; None where there is none.
         soft_tokens: rows a picture may take; None = the checkpoint's own budget.
-        assets: pictures, or the text in them, by the placeholder that stands for them in any text.
+        material: whose assets stand for placeholders in any text.
+        fit: refuses what is too long.
         most_rows: rows that one prompt may have.
-        longest: characters of the longest token.
     """
 
     def __init__(
         self,
         config: VisionConfig | None,
         soft_tokens: int | None,
-        assets: Mapping[str, Picture | str],
+        material: Material,
+        fit: Fit,
         *,
         most_rows: int,
-        longest: int,
     ) -> None:
         self._config = config
         self._soft_tokens = soft_tokens
-        self._assets = assets
+        self._material = material
+        self._fit = fit
         self._most_rows = most_rows
-        self._longest = longest
         self._cut: dict[str, Shown] = {}
 
-    def parts(self, text: str, evidence: Iterable[Evidence] = ()) -> list[str | Shown]:
+    def parts(
+        self, text: str, evidence: Iterable[Evidence] = (), *, name: str | None = None
+    ) -> list[str | Shown]:
         """The parts of `text` with its assets, then of `evidence`; texts side by side are joined.
+
+        Args:
+            text: the text.
+            evidence: what follows it.
+            name: the question that the text is of, if it is one.
 
         Raises:
             InvalidRequestError: for a picture that the tower cannot take, and as soon as the parts
@@ -100,7 +107,7 @@ class Gallery:
         parts: list[str | Shown] = []
         texts: list[str] = []
         rows = characters = 0
-        for part in chain(with_assets(text, self._assets), evidence_parts(evidence)):
+        for part in chain(with_assets(text, self._material.assets), evidence_parts(evidence)):
             if isinstance(part, Picture):
                 shown = self._show(part)
                 rows += shown.patches.tokens + 2
@@ -110,13 +117,9 @@ class Gallery:
             else:
                 characters += len(part)
                 texts.append(part)
-            needed = rows + characters // self._longest
-            if needed > self._most_rows:
-                raise InvalidRequestError.at(
-                    "state",
-                    msg=f"Too long: the state needs at least {needed} tokens, the limit is {self._most_rows}",
-                    type="tokens_exceeded",
-                )
+            needed = rows + characters // self._fit.longest
+            what, names = ("", ()) if name is None else (f"the question {name[:64]!r}", (name,))
+            self._fit.check(needed, self._most_rows, what, names, least=True)
         return [*parts, "".join(texts)] if texts or not parts else parts
 
     def _show(self, picture: Picture) -> Shown:
@@ -129,7 +132,8 @@ class Gallery:
                     patches = patches_of(image, self._config, self._soft_tokens)
             except ValueError as error:
                 where = f" ({picture.place})" if picture.place else ""
-                raise InvalidRequestError.at("images", msg=f"A picture{where}: {error}") from None
+                loc = self._material.place_of(picture)
+                raise InvalidRequestError.at(*loc, msg=f"A picture{where}: {error}") from None
             shown = self._cut[picture.sha256] = Shown(picture.sha256, patches)
         return shown
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jev.errors import InvalidRequestError
+from jev.fit import Fit, rotations
 from jev.labels import Label, Labels
 from jev.material import NOTHING, Material
 from jev.model.template import Template
@@ -47,54 +48,35 @@ def plan_isolated(request: SystemOneRequest, context: PromptContext, material: M
     Raises:
         InvalidRequestError: when a question cannot be labelled, or state and question do not fit.
     """
-    check_length(request, context, material)
+    fit = Fit(request, material, context.tokenizer.longest)
+    fit.check_characters(context.max_context, context.max_request_tokens)
     template = context.template
-    gallery = Gallery(
-        context.vision,
-        context.soft_tokens,
-        material.assets,
-        most_rows=context.max_context,
-        longest=context.tokenizer.longest,
-    )
+    gallery = Gallery(context.vision, context.soft_tokens, material, fit, most_rows=context.max_context)
     parts = gallery.parts(render_text(request.state), material.evidence)
-    system = system_text(request.instructions, evidence=bool(material))
-    prefix = template.open_user(system, sizes(parts))
-    images = place(parts, prefix, template)
-    check_fit(len(prefix), context.max_context, "the state")
+    system = gallery.parts(system_text(request.instructions, evidence=bool(material)))
+    prefix = template.open_user(sizes(system), sizes(parts))
+    images = place([*system, *parts], prefix, template)
+    fit.check(len(prefix), context.max_context)
     groups = []
+    names: list[str] = []
     branches = canvases = 0
     for name, question in request.questions.items():
         if alternatives(question) == 1:
             continue
         units = []
+        names.append(name)
         for order in rotations(question, request.permutations):
             unit = _unit(name, question, order, (prefix, images), request.seed, context, gallery)
             branches += len(unit.branch)
             canvases += len(unit.canvas)
             # Checked one by one, so that no more is tokenised than what is the first too much.
-            check_fit(
-                len(prefix) + len(unit.branch) + len(unit.canvas),
-                context.max_context,
-                f"the state with the question {name[:64]!r}",
-                loc=_longer(name, len(unit.branch), len(prefix)),
-            )
-            check_fit(
-                len(prefix) + branches + canvases, context.max_request_tokens, "the whole request", least=True
-            )
+            needed = len(prefix) + len(unit.branch) + len(unit.canvas)
+            fit.check(needed, context.max_context, fit.state_with(name), (name,))
+            needed = len(prefix) + branches + canvases
+            fit.check(needed, context.max_request_tokens, "the whole request", names, least=True)
             units.append(unit)
         groups.append(Group(tuple(units), (name,)))
     return Plan(request, tuple(groups), len(prefix) + branches, canvases, material.evidence)
-
-
-def rotations(question: Question, permutations: int) -> list[tuple[int, ...]]:
-    """Orders in which the alternatives are listed: for a choice up to `permutations` rotations.
-
-    A choice of n options has n rotations; fewer are spread evenly over them.
-    """
-    count = alternatives(question)
-    times = min(permutations, count) if isinstance(question, Choice) else 1
-    shifts = [count * turn // times for turn in range(times)]
-    return [tuple((index + shift) % count for index in range(count)) for shift in shifts]
 
 
 def labels_for(name: str, question: Question, labels: Labels) -> Sequence[Label]:
@@ -117,47 +99,6 @@ def labels_for(name: str, question: Question, labels: Labels) -> Sequence[Label]
     return pool[:count]
 
 
-def _longer(name: str, question: int, state: int) -> tuple[str, ...]:
-    """Where in the body the longer of a question and the state stands."""
-    return ("questions", name) if question > state else ("state",)
-
-
-def check_fit(
-    needed: int, limit: int, what: str, *, least: bool = False, loc: tuple[str, ...] = ("state",)
-) -> None:
-    """Refuse what is longer than `limit` tokens, naming both numbers; `least` = it may be longer still."""
-    if needed > limit:
-        raise InvalidRequestError.at(
-            *loc,
-            msg=f"Too long: {what} needs {'at least ' if least else ''}{needed} tokens, the limit is {limit}",
-            type="tokens_exceeded",
-        )
-
-
-def check_length(request: SystemOneRequest, context: PromptContext, material: Material) -> None:
-    """Refuse text that is too long however it is tokenised, before paying for tokenising it."""
-    state = len(render_text(request.state)) + len(render_text(request.instructions or ""))
-    state += sum(len(one.text) for one in material.evidence)
-    _check_characters(state, context, context.max_context, "the state")
-    total = state
-    for name, question in request.questions.items():
-        count = alternatives(question)
-        if count == 1:
-            continue
-        lines = label_lines(question, [""] * count, range(count))
-        own = len(instructions_text(question)) + sum(map(len, lines))
-        what = f"the state with the question {name[:64]!r}"
-        _check_characters(state + own, context, context.max_context, what, loc=_longer(name, own, state))
-        total += own * len(rotations(question, request.permutations))
-    _check_characters(total, context, context.max_request_tokens, "the whole request")
-
-
-def _check_characters(
-    count: int, context: PromptContext, limit: int, what: str, *, loc: tuple[str, ...] = ("state",)
-) -> None:
-    check_fit(-(-count // context.tokenizer.longest), limit, what, least=True, loc=loc)
-
-
 def _unit(
     name: str,
     question: Question,
@@ -170,7 +111,7 @@ def _unit(
     labels = labels_for(name, question, context.labels)
     lines = "\n".join(label_lines(question, [label.text for label in labels], order))
     text = f"\n\nQuestion: {instructions_text(question)}\n{lines}\nAnswer with one label."
-    parts = gallery.parts(text)
+    parts = gallery.parts(text, name=name)
     branch = (*context.template.rows(sizes(parts)), *context.template.answer_turn)
     thought = context.template.empty_thought
     return Unit(

@@ -30,22 +30,21 @@ class Template:
         self.answer_turn = (self.turn_end, *tokenizer.encode("\n"), self.turn, *tokenizer.encode("model\n"))
         """Ends the user's turn and opens the model's."""
 
-    def open_user(self, system: str, user: str | Sequence[str | int] = "") -> tuple[int, ...]:
+    def open_user(
+        self, system: str | Sequence[str | int], user: str | Sequence[str | int] = ""
+    ) -> tuple[int, ...]:
         """Ids up to and including the user's text or parts, whose turn stays open; see `rows`."""
-        head = (
-            self.bos,
-            self.turn,
-            *self._encode("system\n" + system),
-            self.turn_end,
-            *self._encode("\n"),
-            self.turn,
-        )
-        parts = [user] if isinstance(user, str) else list(user)
+        opened = (self.bos, *self._turn("system\n", system))
+        return (*opened, self.turn_end, *self._encode("\n"), *self._turn("user\n", user))
+
+    def _turn(self, role: str, content: str | Sequence[str | int]) -> tuple[int, ...]:
+        """A turn that stays open; its role and the text that follows are one segment."""
+        parts = [content] if isinstance(content, str) else list(content)
         if parts and isinstance(parts[0], str):
-            parts[0] = "user\n" + parts[0]
+            parts[0] = role + parts[0]
         else:
-            parts.insert(0, "user\n")
-        return (*head, *self.rows(parts))
+            parts.insert(0, role)
+        return (self.turn, *self.rows(parts))
 
     @property
     def image_start(self) -> int | None:

@@ -28,9 +28,17 @@ INT32 = 2**31
 ATTACHMENT_FIELDS = ("images", "files", "documents", "videos", "audios")
 """Fields with attachments, in the order in which they follow the state."""
 
+_COUNTED = ATTACHMENT_FIELDS[1:]
+
 Samples = Annotated[int, Field(strict=True, ge=1, le=MAX_SAMPLES)]
 QuestionId = Annotated[str, Field(min_length=1, max_length=512)]
 Placeholder = Annotated[str, Field(min_length=1)]
+
+
+def too_many(count: int) -> str:
+    """What is said at the field whose attachments, with those of the fields before it, are `count`."""
+    names = f"{', '.join(_COUNTED[:-1])} and {_COUNTED[-1]}"
+    return f"With this field there are {count} attachments in {names}; the limit is {MAX_ATTACHMENTS}"
 
 
 class Asset(BaseModel):
@@ -96,7 +104,7 @@ class SystemOneRequest(BaseModel):
     files: list[Attachment] = Field(default_factory=list[Attachment], description="attachments of any kind")
     documents: list[Attachment] = Field(default_factory=list[Attachment])
     videos: list[Attachment] = Field(default_factory=list[Attachment])
-    audios: list[Attachment] = Field(default_factory=list[Attachment], validate_default=True)
+    audios: list[Attachment] = Field(default_factory=list[Attachment])
 
     @model_validator(mode="before")
     @classmethod
@@ -106,15 +114,14 @@ class SystemOneRequest(BaseModel):
         given = cast(dict[str, Any], data)
         return {k: v for k, v in given.items() if v is not None or k in ("state", "questions")}
 
-    @field_validator("audios")
+    @field_validator(*_COUNTED)
     @classmethod
-    def _few_attachments(cls, audios: list[Attachment], info: ValidationInfo) -> list[Attachment]:
-        count = len(audios) + sum(len(info.data.get(name, [])) for name in ("files", "documents", "videos"))
+    def _few_attachments(cls, entries: list[Attachment], info: ValidationInfo) -> list[Attachment]:
+        # What is checked before this field is in `info.data`, so the one that goes over is refused.
+        count = len(entries) + sum(len(info.data.get(name, [])) for name in _COUNTED)
         if count > MAX_ATTACHMENTS:
-            raise ValueError(
-                f"{count} attachments in files, documents, videos and audios; the limit is {MAX_ATTACHMENTS}"
-            )
-        return audios
+            raise ValueError(too_many(count))
+        return entries
 
     @field_validator("steps")
     @classmethod

@@ -30,12 +30,16 @@ class RequestTimeoutError(APIError):
 
 def error_response(error: APIError) -> Response:
     """Return the response for an error: its status, a JSON body and the headers that belong to it."""
+    body = body_of_error(error).model_dump()
+    return JSONResponse(body, status_code=error.status, headers=_headers(error))
+
+
+def body_of_error(error: APIError) -> IssueList | ErrorBody:
+    """Return the JSON body for an error."""
     if error.status == 422:
         issues = error.issues or [Issue(loc=["body"], msg=error.message, type=error.error_type)]
-        body = IssueList(detail=list(issues))
-    else:
-        body = ErrorBody(detail=ErrorDetail(error_type=error.error_type, message=error.message))
-    return JSONResponse(body.model_dump(), status_code=error.status, headers=_headers(error))
+        return IssueList(detail=list(issues))
+    return ErrorBody(detail=ErrorDetail(error_type=error.error_type, message=error.message))
 
 
 def _headers(error: APIError) -> dict[str, str]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterator, Mapping
-from typing import Any
 
-from jev.schemas import BadRequestError, Choice, Issue, Noul, Score, SystemOneRequest
+from jev.placeholders import find_placeholders
+from jev.schemas import BadRequestError, Issue, SystemOneRequest, alternatives, render_text
 from jev.server.multipart import MAX_ASSETS
+from jev.wording import instructions_text, label_lines
 
 IMAGE_SIGNATURES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff")
 """How a PNG and a JPEG begin."""
@@ -34,6 +35,8 @@ def _asset_issues(request: SystemOneRequest, parts: Mapping[str, bytes]) -> Iter
     if len(assets) > MAX_ASSETS:
         yield _issue("assets", msg=f"A request may have at most {MAX_ASSETS} assets", type="too_long")
         return
+    texts = list(_texts_of(request)) if assets else []
+    shown = {found.group() for text in texts for found in find_placeholders(text, assets)}
     used: set[str] = set()
     for ref, asset in assets.items():
         if asset.part is not None:
@@ -52,8 +55,10 @@ def _asset_issues(request: SystemOneRequest, parts: Mapping[str, bytes]) -> Iter
                 continue
         if not data.startswith(IMAGE_SIGNATURES):
             yield _issue("assets", ref, at, msg="The image is neither a PNG nor a JPEG", type="image_invalid")
-        elif not ref or not any(ref in text for text in _strings_of(request)):
+        elif ref not in shown:
             msg = "The asset occurs nowhere in state, instructions or criteria"
+            if any(ref in text for text in texts):
+                msg = "The asset is never shown: a longer placeholder covers it wherever it occurs"
             yield _issue("assets", ref, msg=msg, type="unused_asset")
     for name in parts:
         if name not in used:
@@ -67,33 +72,13 @@ def _decode(text: str) -> bytes | None:
         return None
 
 
-def _strings_of(request: SystemOneRequest) -> Iterator[str]:
-    """Every string that the model would read."""
-    yield from _strings(request.state)
-    yield from _strings(request.instructions)
+def _texts_of(request: SystemOneRequest) -> Iterator[str]:
+    """Every text that the model would read, as it reads it."""
+    yield render_text(request.state)
+    yield render_text(request.instructions or "")
     for question in request.questions.values():
-        yield from _strings(question.instructions)
-        match question:
-            case Noul(criteria=criteria) if criteria is not None:
-                yield from _strings([criteria.true, criteria.false])
-            case Choice(criteria=options):
-                yield from _strings(options)
-            case Score(criteria=levels):
-                yield from _strings(levels)
-            case _:
-                pass
-
-
-def _strings(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            yield key
-            yield from _strings(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _strings(item)
+        count = len(alternatives(question))
+        yield "\n".join([instructions_text(question), *label_lines(question, [""] * count, range(count))])
 
 
 def _issue(*loc: str, msg: str, type: str) -> Issue:

@@ -60,19 +60,24 @@ def own_folder(directory: Path) -> Path:
     return folder
 
 
-def read_regular(path: Path) -> bytes:
-    """Read a file; KeyError if it is gone, a link or not a regular file."""
+def read_regular(path: Path, size: int) -> bytes:
+    """Read a file of `size` bytes; KeyError if it is gone, a link, not a regular file or of another size."""
     try:
         descriptor = os.open(path, os.O_RDONLY | _OPEN)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ELOOP, errno.ENXIO):
             raise KeyError(path.name) from None
         raise
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    status = os.fstat(descriptor)
+    # Before it is read: what somebody else has put there may be of any size.
+    if not stat.S_ISREG(status.st_mode) or status.st_size != size:
         os.close(descriptor)
         raise KeyError(path.name)
     with os.fdopen(descriptor, "rb") as file:
-        return file.read()
+        data = file.read(size)
+    if len(data) != size:
+        raise KeyError(path.name)
+    return data
 
 
 def unlink(path: Path) -> None:

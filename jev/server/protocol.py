@@ -1,4 +1,4 @@
-"""HTTP/1.1 on the socket: JSON for requests that are not HTTP, and an end to connections that stall."""
+"""HTTP/1.1 on the socket: no upgrades, JSON for what is not HTTP, an end to connections that stall."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STALL_SECONDS = 30.0
 
 
 class HTTPProtocol(H11Protocol):
-    """uvicorn's protocol, with the two things that an app cannot do from inside."""
+    """uvicorn's protocol, with what an app cannot do from inside."""
 
     _stall: asyncio.TimerHandle | None = None
     _refused = False
@@ -36,6 +36,11 @@ class HTTPProtocol(H11Protocol):
         """Stop waiting."""
         self._unwatch()
         super().connection_lost(exc)
+
+    def _should_upgrade(self) -> bool:
+        # Every request is answered in HTTP/1.1, which is what a client that asks for more must accept;
+        # uvicorn would log advice to install a library for what is not served.
+        return False
 
     def send_400_response(self, msg: str) -> None:
         """Refuse bytes that are not HTTP in the same form as any other error."""

@@ -19,6 +19,11 @@ from jev.server.errors import ClientGoneError, RequestTimeoutError
 from jev.server.files import Batch
 
 FILE_PART = "file"
+PURPOSE = "purpose"
+FORM_FIELDS = frozenset({PURPOSE, "expires_after[anchor]", "expires_after[seconds]"})
+"""Form fields beside the files, as clients of OpenAI's API send them; only the purpose has a meaning here."""
+MAX_FIELD = 256
+"""Most bytes of one of them."""
 MAX_FILES = 32
 """Most files of one upload."""
 MAX_HEAD = 8 * 2**10
@@ -54,11 +59,17 @@ class UploadParser:
         batch: where the files go.
         boundary: the body's.
 
+    Attributes:
+        fields: the form fields that came beside the files.
+
     Raises:
         BadRequestError: the boundary cannot be used.
     """
 
     def __init__(self, batch: Batch, boundary: bytes) -> None:
+        self.fields: dict[str, str] = {}
+        self._field_name: str | None = None
+        self._field_value = bytearray()
         self._batch = batch
         self._count = 0
         self._name = ""
@@ -88,6 +99,11 @@ class UploadParser:
         except FormParserError as error:
             raise _malformed(str(error)) from None
 
+    @property
+    def count(self) -> int:
+        """How many files have arrived."""
+        return self._count
+
     def finish(self) -> None:
         """End the body; BadRequestError if it is cut short or has no file."""
         if not self._ended:
@@ -102,7 +118,7 @@ class UploadParser:
             "on_header_value": partial(self._gather, self._value),
             "on_header_end": self._header,
             "on_headers_finished": self._open,
-            "on_part_data": lambda data, start, end: self._batch.write(memoryview(data)[start:end]),
+            "on_part_data": self._data,
             "on_part_end": self._close,
             "on_end": self._finish,
         }
@@ -130,6 +146,12 @@ class UploadParser:
         field = options.get(b"name", b"").decode("utf-8", "replace")
         if kind != b"form-data" or not field:
             raise _malformed("a part has no name")
+        if field in FORM_FIELDS and b"filename" not in options:
+            if field in self.fields:
+                raise BadRequestError.at(field, msg="Two parts have this name", type="multipart_invalid")
+            self._field_name = field
+            self._field_value.clear()
+            return
         if field != FILE_PART:
             raise BadRequestError.at(field[:64], msg="Only parts named 'file' are taken", type="unknown_part")
         self._name = self._plain_name(options.get(b"filename", b""))
@@ -148,7 +170,21 @@ class UploadParser:
             raise self._refused("The file's name has directories or control characters in it")
         return name
 
+    def _data(self, data: bytes, start: int, end: int) -> None:
+        if self._field_name is None:
+            self._batch.write(memoryview(data)[start:end])
+            return
+        self._field_value += memoryview(data)[start:end]
+        if len(self._field_value) > MAX_FIELD:
+            raise BadRequestError.at(
+                self._field_name, msg=f"The field has more than {MAX_FIELD} bytes", type="too_long"
+            )
+
     def _close(self) -> None:
+        if self._field_name is not None:
+            self.fields[self._field_name] = self._field_value.decode("utf-8", "replace")
+            self._field_name = None
+            return
         try:
             self._batch.finish()
         except ExtractError as error:
@@ -159,7 +195,8 @@ class UploadParser:
         self._ended = True
 
     def _refused(self, message: str) -> InvalidRequestError:
-        return InvalidRequestError.at(FILE_PART, self._count, msg=message, type="attachment")
+        # By the same name as in a request, whatever the part is called.
+        return InvalidRequestError.at("files", self._count, msg=message, type="attachment")
 
 
 async def receive_upload(

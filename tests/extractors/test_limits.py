@@ -57,49 +57,44 @@ def test_zero_is_allowed_where_it_means_none() -> None:
         Limits(max_images=0)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "limit", "actual"),
-    [
-        ([1] * 9, "max_attachments", 9),
-        ([32 * MIB + 1], "max_file_bytes", 32 * MIB + 1),
-        ([32 * MIB, 32 * MIB, 1], "max_total_bytes", 64 * MIB + 1),
-    ],
-)
-def test_sizes_are_checked_before_anything_is_read(sizes: list[int], limit: str, actual: int) -> None:
-    with pytest.raises(LimitExceeded) as error:
-        Limits().check_sizes(sizes)
-    assert (error.value.limit, error.value.actual) == (limit, actual)
-    assert limit in str(error.value)
-    assert f"{actual:,}" in str(error.value)
+def test_files_are_counted_before_anything_is_read() -> None:
+    budget = Budget(Limits())
+    for _ in range(8):
+        budget.admit(4 * MIB)
+        budget.admit(4 * MIB, attachment=False)
+    assert budget.picture_slots == 0
+    with pytest.raises(LimitExceeded, match=r"With it the request has 9 pictures.*limit of 8 \(max_images\)"):
+        budget.admit(1, attachment=False)
+    with pytest.raises(LimitExceeded, match=r"request has 9 attachments.*limit of 8 \(max_attachments\)"):
+        budget.admit(1)
+    budget = Budget(Limits())
+    budget.admit(32 * MIB)
+    budget.admit(32 * MIB, attachment=False)
+    with pytest.raises(LimitExceeded, match=r"67,108,865 bytes of files.*67,108,864") as error:
+        budget.admit(1)
+    assert (error.value.limit, error.value.actual) == ("max_total_bytes", 64 * MIB + 1)
 
 
-def test_sizes_at_the_limits_pass() -> None:
-    Limits().check_sizes([32 * MIB, 32 * MIB])
-    Limits().check_sizes([1] * 8)
-    Limits().check_sizes([])
-
-
-def test_an_empty_attachment_is_refused() -> None:
+def test_a_file_has_a_size() -> None:
+    Limits().check_size(32 * MIB)
+    with pytest.raises(LimitExceeded, match="max_file_bytes"):
+        Limits().check_size(32 * MIB + 1)
     with pytest.raises(Unreadable, match="must contain"):
-        Limits().check_sizes([1, 0])
+        Limits().check_size(0)
 
 
-def test_totals_of_text_and_pictures() -> None:
-    limits = Limits()
-    limits.check_totals([evidence(32_768), evidence(32_768, 8)])
+def test_totals_of_text() -> None:
+    budget = Budget(Limits())
+    budget.take(evidence(32_768))
+    budget.take(evidence(32_768, 8))
     with pytest.raises(LimitExceeded, match="combined extracted text") as error:
-        limits.check_totals([evidence(32_768), evidence(32_768), evidence(1)])
+        budget.take(evidence(1))
     assert (error.value.limit, error.value.actual) == ("max_total_text_chars", 65_537)
-    with pytest.raises(LimitExceeded) as error:
-        limits.check_totals([evidence(1, 4), evidence(1, 3)], images=2)
-    assert (error.value.limit, error.value.actual) == ("max_images", 9)
-    with pytest.raises(LimitExceeded) as error:
-        limits.check_totals([evidence()] * 9)
-    assert error.value.limit == "max_attachments"
 
 
 def test_a_budget_hands_out_slots_in_order() -> None:
-    budget = Budget(Limits(), images=3)
+    budget = Budget(Limits())
+    budget.take(evidence(1, 3))
     assert budget.picture_slots == 5
     budget.take(evidence(1, 4))
     assert budget.picture_slots == 1
@@ -108,8 +103,6 @@ def test_a_budget_hands_out_slots_in_order() -> None:
     budget.take(evidence(1, 0))
     with pytest.raises(LimitExceeded, match="9 pictures, which exceeds the limit of 8"):
         budget.take(evidence(1, 1))
-    with pytest.raises(LimitExceeded, match="9 pictures"):
-        Budget(Limits(), images=9)
 
 
 def test_slots_are_counted_for_the_whole_request() -> None:

@@ -117,6 +117,17 @@ def test_a_mark_that_the_bytes_do_not_keep_to_is_refused(data: bytes) -> None:
         read_text(data, "a.txt", LIMITS)
 
 
+@pytest.mark.parametrize("text", [FRENCH, RUSSIAN, POLISH, JAPANESE, CHINESE, GREEK, "naïve 🙂"])
+@pytest.mark.parametrize("named", [b"", b'<?xml encoding="utf-8"?>'])
+def test_text_that_ends_inside_a_character_is_refused(text: str, named: bytes) -> None:
+    whole = named + text.rstrip(".").encode() + "é".encode()
+    assert decode(whole)[0].endswith("é")
+    with pytest.raises(Unreadable, match="cut short: its last character is incomplete"):
+        read_text(whole[:-1], "a.txt", LIMITS)
+    # Another encoding may well end in such a byte.
+    assert read_text(f"{FRENCH} Ã".encode("cp1252"), "a.txt", LIMITS).text.endswith("Ã")
+
+
 def test_the_limit_counts_characters_not_bytes() -> None:
     assert len(read_text(("世" * 32_768).encode(), "a.txt", LIMITS).text) == 32_768
     assert len(read_text(("🙂" * 32_768).encode("utf-32"), "a.txt", LIMITS).text) == 32_768

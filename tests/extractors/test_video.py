@@ -2,8 +2,11 @@
 
 import contextlib
 import io
+import json
 import random
 import struct
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from fractions import Fraction
@@ -332,16 +335,55 @@ def test_a_truncated_clip_is_refused(format_: str, share: float) -> None:
         read(data[: int(len(data) * share)])
 
 
+READ_ALL = """
+import json, sys, time
+from pathlib import Path
+from jev.extractors import ExtractError, Limits
+from jev.extractors.video import read_video
+
+found = {}
+for path in map(Path, sys.argv[2:]):
+    start = time.process_time()
+    try:
+        read_video(path.read_bytes(), path.name, Limits(), 8)
+    except ExtractError as error:
+        found[path.suffix[1:]] = [str(error), time.process_time() - start]
+Path(sys.argv[1]).write_text(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def garbage(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, tuple[str, float]], str]:
+    """What is said of garbage behind a good start and the seconds it took, by format; and what was printed.
+
+    In a process of its own, as videos are read by a server: whoever else uses OpenCV in this one decides
+    once how much FFmpeg says, and uses processor time too.
+    """
+    folder = tmp_path_factory.mktemp("garbage")
+    paths = [folder / f"clip.{format_}" for format_ in CODECS]
+    for path in paths:
+        path.write_bytes(clip(path.suffix[1:])[:48] + random.Random(0).randbytes(4 << 20))
+    result = folder / "result.json"
+    done = subprocess.run(
+        [sys.executable, "-c", READ_ALL, str(result), *map(str, paths)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(result.read_text()), done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("format_", CODECS)
 def test_garbage_behind_a_good_start_is_refused_in_time_and_in_silence(
-    format_: str, capfd: pytest.CaptureFixture[str]
+    format_: str, garbage: tuple[dict[str, tuple[str, float]], str]
 ) -> None:
-    data = clip(format_)[:48] + random.Random(0).randbytes(4 << 20)
-    start = time.process_time()
-    with pytest.raises(ExtractError):
-        read(data)
-    assert time.process_time() - start < 5
-    assert capfd.readouterr() == ("", "")
+    found, printed = garbage
+    message, seconds = found[format_]
+    assert message.startswith("It is ")
+    assert seconds < 5
+    assert printed == ""
 
 
 @pytest.mark.parametrize("format_", CODECS)

@@ -137,7 +137,8 @@ class TestHere:
         many = ask("x", *["--attach", str(file)] * 9, *CITY)
         assert (many.exit_code, many.stderr) == (
             2,
-            "error: audios: 9 attachments in files, documents, videos and audios; the limit is 8\n",
+            "error: files: With this field there are 9 attachments in files, documents, videos and audios; "
+            "the limit is 8\n",
         )
         config = tmp_path / "jev.toml"
         config.write_text("[limits]\nmax_file_bytes = 999\n")

@@ -48,6 +48,7 @@ class Server:
         self.kind = kind
         self.requests: list[httpx.Request] = []
         self.failures: list[int] = []
+        self.refusal: dict[str, Any] = {"detail": {"message": "no", "error_type": "x"}}
         self.upload: dict[str, Any] | None = None
 
     def __call__(self, method: str, *args: Any, **options: Any) -> Any:
@@ -72,7 +73,8 @@ class Server:
     def _answer(self, request: httpx.Request) -> httpx.Response:
         self.requests.append(request)
         if self.failures:
-            return httpx.Response(self.failures.pop(0), json={"detail": {"message": "no", "error_type": "x"}})
+            headers = {"x-request-id": "r-1"}
+            return httpx.Response(self.failures.pop(0), json=self.refusal, headers=headers)
         if request.url.path == "/v1/systemone":
             return httpx.Response(200, json=ANSWER)
         name, data = part_of(request)
@@ -332,6 +334,16 @@ class TestUploads:
         server.failures = [413]
         with pytest.raises(TooLargeError):
             server.decide(bytes(LARGE))
+        assert server.paths == ["/v1/files"]
+
+    def test_an_upload_that_is_refused_is_named_as_in_the_request(self, server: Server) -> None:
+        row = {"loc": ["body", "files", 0], "msg": "'b.pdf': It is damaged", "type": "attachment"}
+        server.failures, server.refusal = [422], {"detail": [row]}
+        own = {"files": [{"name": "x", "data": "eA=="}]}
+        with pytest.raises(InvalidRequestError, match=r"files\.2: 'b\.pdf': It is damaged") as caught:
+            server.decide(UPLOADED, ("b.pdf", bytes(LARGE)), extra_body=own)
+        assert [issue.loc for issue in caught.value.issues] == [["body", "files", 2]]
+        assert caught.value.request_id == "r-1"
         assert server.paths == ["/v1/files"]
 
     @pytest.mark.parametrize(

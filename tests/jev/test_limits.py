@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jev.errors import InvalidRequestError
+from jev.extractors import Evidence
 from jev.joint import plan_joint
+from jev.material import NOTHING, Material
 from jev.model.tokenizer import Tokenizer
 from jev.plan import Plan
 from jev.prompt import PromptContext, plan_isolated
@@ -42,11 +44,9 @@ def refusal(request: SystemOneRequest, context: PromptContext) -> str:
     assert error.value.status == 422
     (issue,) = error.value.issues
     assert issue.type == "tokens_exceeded"
-    if issue.loc != ["body", "state"]:
-        _, field, name = issue.loc
-        assert field == "questions"
-        assert name in request.questions
-        assert repr(name) in issue.msg
+    assert issue.loc[1] in ("state", "instructions", "questions")
+    if len(issue.loc) > 2:
+        assert issue.loc[2] in request.questions
     return issue.msg
 
 
@@ -106,16 +106,43 @@ def test_engine_with_a_shorter_context(engine: Engine, tiny: Any) -> None:
         Loaded.load(tiny, max_context=needed - 1).prepare(request)
 
 
-@pytest.mark.parametrize(("state", "words", "where"), [("s", 600, "questions"), ("s " * 400, 200, "state")])
-def test_the_longer_of_state_and_question_is_named(
-    engine: Engine, state: str, words: int, where: str
+LONG, SHORT = "word " * 1000, "Is it?"
+LETTER = Evidence("letter.txt", "text", LONG, (), (), "0" * 64)
+MANY = {f"q{n}": Noul(f"Is it the {n}th of them, as far as one can tell?") for n in range(150)}
+
+
+@pytest.mark.parametrize("layout", ["isolated", "joint"])
+@pytest.mark.parametrize(
+    ("fields", "material", "where"),
+    [
+        ({"state": LONG}, NOTHING, ["state"]),
+        ({"instructions": LONG}, NOTHING, ["instructions"]),
+        ({"questions": {"a": Noul(SHORT), "q": Noul(LONG)}}, NOTHING, ["questions", "q"]),
+        ({"questions": {"q": Choice("?", {"a": LONG, "b": None})}}, NOTHING, ["questions", "q"]),
+        ({"state": "word " * 20}, Material((LETTER,), {}, (("documents", 2),)), ["documents", 2]),
+    ],
+    ids=["state", "instructions", "question", "options", "text"],
+)
+def test_the_longest_part_is_named(
+    engine: Engine, fields: dict[str, Any], material: Material, where: list[Any], layout: str
 ) -> None:
     context = replace(engine.context, max_context=512)
-    long = Choice("Which?", {"a": "d " * words, "b": None})
+    request = ask(**{"questions": {"a": Noul(SHORT), "b": Noul(SHORT)}, **fields}, layout=layout)
     with pytest.raises(InvalidRequestError) as error:
-        make(ask(state=state, questions={"q": long}), context)
-    assert error.value.issues[0].loc[1] == where
-    assert "'q'" in error.value.issues[0].msg
+        (plan_joint if layout == "joint" else plan_isolated)(request, context, material)
+    (issue,) = error.value.issues
+    assert issue.loc == ["body", *where]
+    assert numbers(issue.msg)[1] == 512
+    assert ("instructions" in issue.msg) == ("instructions" in fields)
+    assert ("attachments" in issue.msg) == bool(material)
+
+
+@pytest.mark.parametrize("layout", ["isolated", "joint"])
+def test_many_questions_are_named_together(engine: Engine, layout: str) -> None:
+    context = replace(engine.context, max_request_tokens=1000)
+    with pytest.raises(InvalidRequestError, match="the whole request needs") as error:
+        make(ask(questions=MANY, layout=layout), context)
+    assert error.value.issues[0].loc == ["body", "questions"]
 
 
 def test_state_alone_too_long(engine: Engine) -> None:

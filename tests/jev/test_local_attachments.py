@@ -120,7 +120,7 @@ def test_what_a_server_refuses_is_refused(jev: LocalJev) -> None:
     assert damaged.issues[0].loc == ["body", "files", 1]
     assert damaged.issues[0].msg.startswith("Attachment 'note.pdf': It is named .pdf")
     assert refused(b"").issues[0].loc == ["body", "files", 0, "data"]
-    assert refused(*[b"x"] * 9).issues[0].loc == ["body", "audios"]
+    assert refused(*[b"x"] * 9).issues[0].loc == ["body", "files"]
     gone = refused(UploadedFile(id="file-1", name="a", bytes=1, kind="text"))
     assert "no uploaded file with this id" in gone.issues[0].msg
     with pytest.raises(FileNotFoundError):

@@ -93,6 +93,9 @@ def test_parts_are_texts_and_images_between_their_brackets() -> None:
     assert list(template().open_user("s", [1])) == whole(f"{head}<|image><|image|><image|>")
     assert template().open_user("s", ["a"]) == template().open_user("s", "a")
     assert template().open_user("s", []) == template().open_user("s")
+    assert list(template().open_user(["s", 1, "t"], [2, "u"])) == whole(
+        "<bos><|turn>system\ns<|image><|image|><image|>t<turn|>\n<|turn>user\n<|image><|image|><|image|><image|>u"
+    )
 
 
 def test_tiny_checkpoint(tiny: Callable[..., Path]) -> None:

@@ -85,21 +85,31 @@ def test_unknown_fields_are_named() -> None:
     assert isinstance(warnings[0], Warning)
 
 
-@pytest.mark.parametrize("count", [8, 9])
-def test_attachments_are_counted_over_all_fields(count: int) -> None:
-    entries = [{"file": f"f{n}"} for n in range(count)]
-    body = {
-        **BODY,
-        "files": entries[:3],
-        "documents": entries[3:5],
-        "videos": entries[5:6],
-        "audios": entries[6:],
-    }
-    if count == 8:
-        assert len(parse_request(body)[0].audios) == 2
+@pytest.mark.parametrize(
+    ("counts", "over", "number"),
+    [
+        ((3, 2, 1, 2), None, 8),
+        ((3, 2, 1, 3), "audios", 9),
+        ((0, 0, 0, 9), "audios", 9),
+        ((3, 2, 4, 0), "videos", 9),
+        ((8, 1, 0, 0), "documents", 9),
+        ((9, 0, 0, 0), "files", 9),
+        ((5, 5, 5, 5), "documents", 10),
+    ],
+)
+def test_attachments_are_counted_over_all_fields(
+    counts: tuple[int, ...], over: str | None, number: int
+) -> None:
+    fields = ("files", "documents", "videos", "audios")
+    entries = {name: [{"file": "f"}] * count for name, count in zip(fields, counts, strict=True)}
+    body = {**BODY, **entries, "images": ["aGk="] * 8}
+    if over is None:
+        request, _ = parse_request(body)
+        assert sum(len(getattr(request, name)) for name in fields) == number
         return
-    with pytest.raises(BadRequestError, match=r"9 attachments .* the limit is 8"):
+    with pytest.raises(BadRequestError, match=rf"there are {number} attachments .* the limit is 8") as error:
         parse_request(body)
+    assert error.value.issues[0].loc == ["body", over]
 
 
 def test_refusals_repeat_no_data() -> None:

@@ -103,6 +103,34 @@ def test_an_asset_that_occurs_nowhere_is_422(client: TestClient, body: dict[str,
     assert (row["loc"], row["type"]) == (["body", "assets", REF], "unused_asset")
 
 
+@pytest.mark.parametrize(
+    ("refs", "change"),
+    [
+        (["<1", "<1>"], {"state": "Look: <1>."}),
+        (["<1", "<1>", "<1>>"], {"state": ["<1>>", {"a": "<1>"}]}),
+        (["1", "1>"], {"state": "1>", "questions": {"q": {"type": "noul", "instructions": "Is 1> it?"}}}),
+    ],
+)
+def test_an_asset_that_longer_placeholders_cover_is_422(
+    client: TestClient, body: dict[str, Any], refs: list[str], change: dict[str, Any]
+) -> None:
+    sent = {**body, **change, "assets": {ref: inline() for ref in refs}}
+    row = issue(client.post("/v1/systemone", json=sent))
+    assert (row["loc"], row["type"]) == (["body", "assets", refs[0]], "unused_asset")
+    assert "a longer placeholder covers it" in row["msg"]
+    del sent["assets"][refs[0]]
+    refused_for_vision(client.post("/v1/systemone", json=sent))
+    # Where it stands by itself once, it is shown.
+    again = {**sent, "assets": {ref: inline() for ref in refs}, "instructions": f"and {refs[0]}"}
+    refused_for_vision(client.post("/v1/systemone", json=again))
+
+
+def test_a_placeholder_that_json_writes_otherwise_is_422(client: TestClient, body: dict[str, Any]) -> None:
+    assets = {'<"1">': inline()}
+    assert issue(client.post("/v1/systemone", json={**body, "state": {"a": '<"1">'}, "assets": assets}))
+    refused_for_vision(client.post("/v1/systemone", json={**body, "state": '<"1">', "assets": assets}))
+
+
 def test_an_empty_placeholder_is_422(client: TestClient, body: dict[str, Any]) -> None:
     row = issue(client.post("/v1/systemone", json={**body, "assets": {"": inline()}}))
     assert row["loc"] == ["body", "assets", ""]

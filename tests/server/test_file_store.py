@@ -200,6 +200,17 @@ def test_a_file_changed_behind_the_store_is_gone(store: FileStore, folder: Path)
     assert store.read(file)[1] == b"whole"
 
 
+def test_a_file_of_another_size_is_not_read_to_find_that_out(store: FileStore, folder: Path) -> None:
+    file = put(store, b"whole")
+    with (folder / file).open("r+b") as grown:
+        grown.truncate(2**40)  # takes no disk, and no memory would hold it
+    with pytest.raises(KeyError):
+        store.read(file)
+    assert store.size(file) == 5
+    with pytest.raises(KeyError):
+        store.size(f"file-{0:032}")
+
+
 def test_a_batch_is_all_or_nothing(store: FileStore, folder: Path) -> None:
     kept = put(store, b"kept")
     with store.begin() as batch:

@@ -224,7 +224,7 @@ def test_files_that_are_refused_are_named(
 ) -> None:
     response = post(small, part("good.txt", b"good") + part(name, content) + end())
     found = issue(response)
-    assert found["loc"] == ["body", "file", 1]
+    assert found["loc"] == ["body", "files", 1]
     assert found["type"] == "attachment"
     assert message in found["msg"]
     assert left_in(folder) == KEPT
