@@ -11,6 +11,8 @@ from jev.model.config import ModelConfig
 from jev.model.diffusion_gemma import DiffusionGemma
 from jev.model.errors import CheckpointError
 from jev.model.masks import ImageRule
+from jev.model.quant.load import load_packed_text
+from jev.model.quant.packed import Bits
 from jev.model.vision import VisionTower
 from jev.model.vision_config import VisionConfig
 from jev.model.weights.safetensors import TensorFiles, load_text, load_vision
@@ -23,6 +25,7 @@ def load_checkpoint(
     dtype: torch.dtype = torch.float32,
     vision: str | Path | bool = True,
     image_rule: ImageRule = "diffusion_gemma",
+    bits: Bits | None = None,
 ) -> DiffusionGemma:
     """Load a DiffusionGemma checkpoint folder, ready for inference.
 
@@ -36,6 +39,7 @@ def load_checkpoint(
         vision: True loads the vision tower where the folder has one; a path takes it from another
             folder of the same model (its `config.json` and the shard that holds the tower are enough).
         image_rule: how the rows of an image see each other in prefill.
+        bits: keep the text model's large weights packed in 8 or 4 bits (see `jev.model.quant`).
 
     Raises:
         CheckpointError: one sentence naming the file, key or tensor that is wrong.
@@ -45,7 +49,10 @@ def load_checkpoint(
     files = TensorFiles(folder)
     with torch.device("meta"):
         model = DiffusionGemma(config, image_rule=image_rule)
-    model.text.load_state_dict(load_text(files, _shapes(model.text), dtype, device), assign=True)
+    if bits is None:
+        model.text.load_state_dict(load_text(files, _shapes(model.text), dtype, device), assign=True)
+    else:
+        load_packed_text(model.text, files, bits, dtype, device)
     if vision is True and files.has_vision:
         model.vision = _vision(config, files, dtype, device)
     elif not isinstance(vision, bool):

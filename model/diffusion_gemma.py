@@ -31,11 +31,11 @@ class DiffusionGemma(nn.Module):
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
-        return self.text.embed_tokens.weight.device
+        return self.text.norm.weight.device
 
     def empty_prefix(self) -> PrefixKV:
         """The cache of no tokens."""
-        return PrefixKV.empty(self.config.text, self.text.embed_tokens.weight)
+        return PrefixKV.empty(self.config.text, self.text.norm.weight)
 
     def prefill_steps(
         self,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -45,20 +47,33 @@ class Experts(nn.Module):
         self.down_proj = nn.Parameter(torch.empty(experts, hidden, inner))
 
     def forward(self, x: Tensor, weights: Tensor, index: Tensor) -> Tensor:
-        """Mix the chosen experts: x [N, hidden], weights and index [N, k] -> [N, hidden].
+        """Mix the chosen experts: x [N, hidden], weights and index [N, k] -> [N, hidden]."""
 
-        Rows are sorted by expert so that each expert is one matmul over its rows; products are
-        summed in fp32 and cast once.
-        """
-        count, k = index.shape
-        order = index.flatten().argsort(stable=True)
-        rows = x[order // k]
-        sizes = torch.bincount(index.flatten(), minlength=len(self.gate_up_proj)).tolist()
-        outputs = []
-        for expert, part in enumerate(rows.split(sizes)):
-            if len(part):
-                gate, up = F.linear(part, self.gate_up_proj[expert]).chunk(2, dim=-1)
-                outputs.append(F.linear(F.gelu(gate, approximate="tanh") * up, self.down_proj[expert]))
-        mixed = torch.empty(count * k, x.shape[-1], dtype=torch.float32, device=x.device)
-        mixed[order] = torch.cat(outputs).float()
-        return torch.einsum("nkh,nk->nh", mixed.view(count, k, -1), weights).to(x.dtype)
+        def expert(number: int, rows: Tensor) -> Tensor:
+            return gated(rows, self.gate_up_proj[number], self.down_proj[number])
+
+        return mix(x, weights, index, len(self.gate_up_proj), expert)
+
+
+def gated(x: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+    """One expert on x [N, hidden]; gate_up is [2 * inner, hidden], gate rows first, down [hidden, inner]."""
+    gate, up = F.linear(x, gate_up).chunk(2, dim=-1)
+    return F.linear(F.gelu(gate, approximate="tanh") * up, down)
+
+
+def mix(
+    x: Tensor, weights: Tensor, index: Tensor, experts: int, expert: Callable[[int, Tensor], Tensor]
+) -> Tensor:
+    """Mix `expert(number, rows)` of rows x [N, hidden] by weights and index [N, k] -> [N, hidden].
+
+    Rows are sorted by expert so that each expert is one matmul over its rows; products are summed in
+    fp32 and cast once.
+    """
+    count, k = index.shape
+    order = index.flatten().argsort(stable=True)
+    rows = x[order // k]
+    sizes = torch.bincount(index.flatten(), minlength=experts).tolist()
+    outputs = [expert(number, part) for number, part in enumerate(rows.split(sizes)) if len(part)]
+    mixed = torch.empty(count * k, x.shape[-1], dtype=torch.float32, device=x.device)
+    mixed[order] = torch.cat(outputs).float()
+    return torch.einsum("nkh,nk->nh", mixed.view(count, k, -1), weights).to(x.dtype)

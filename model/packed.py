@@ -197,7 +197,7 @@ def forward(
         canvases and slots; and for each block its new encoder rows' keys and values by layer
         (views into this forward's tensors).
     """
-    packed = Packed(text.config, blocks, text.embed_tokens.weight.device, rule)
+    packed = Packed(text.config, blocks, text.norm.weight.device, rule)
     x = text.embed(packed.ids)
     for placed in packed.placed:
         for image in placed.block.images:

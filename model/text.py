@@ -80,7 +80,9 @@ class TextModel(nn.Module):
     def __init__(self, config: TextConfig) -> None:
         super().__init__()
         self.config = config
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        # Empty: on the meta device the usual random start would import torch._dynamo, for a second and more.
+        table = torch.empty(config.vocab_size, config.hidden_size)
+        self.embed_tokens = nn.Embedding.from_pretrained(table, freeze=False)
         self.self_conditioning = SelfConditioning(config)
         self.layers = nn.ModuleList(Layer(config, layer) for layer in config.layers)
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
@@ -88,7 +90,7 @@ class TextModel(nn.Module):
     @property
     def embedding_scale(self) -> Tensor:
         """sqrt(hidden), rounded to the weights' dtype (53.0 in bf16 for hidden 2816)."""
-        return torch.tensor(math.sqrt(self.config.hidden_size)).to(self.embed_tokens.weight)
+        return torch.tensor(math.sqrt(self.config.hidden_size)).to(self.norm.weight)
 
     def embed(self, ids: Tensor) -> Tensor:
         """Prompt embeddings [N, hidden] of int64 ids [N]."""
@@ -113,6 +115,11 @@ class TextModel(nn.Module):
 
         Returns [S, U], or [S, vocab] for ids None: cap * tanh(x / cap).
         """
-        table = self.embed_tokens.weight if ids is None else self.embed_tokens.weight[ids]
-        cap = self.config.final_logit_softcapping
-        return cap * torch.tanh(F.linear(self.norm(hidden), table).float() / cap)
+        x, cap = self.norm(hidden), self.config.final_logit_softcapping
+        if ids is not None:
+            logits = F.linear(x, self.embed_tokens(ids))
+        elif isinstance(self.embed_tokens, nn.Embedding):
+            logits = F.linear(x, self.embed_tokens.weight)
+        else:
+            logits = self.embed_tokens.unembed(x)  # packed: decoded a block at a time
+        return cap * torch.tanh(logits.float() / cap)

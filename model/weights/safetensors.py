@@ -98,22 +98,40 @@ class TensorFiles:
         """
         value = self._read(name, lambda f: f.get_tensor(name))
         if value.dtype == torch.int8:
-            if name + SCALE_SUFFIX not in self:
-                raise CheckpointError(f"tensor {name} is int8 but {name + SCALE_SUFFIX} is missing")
-            scale = self.tensor(name + SCALE_SUFFIX, torch.float32, "cpu")
-            groups = scale.shape[-1] if scale.dim() else 0
-            if scale.shape[:-1] != value.shape[:-1] or groups == 0 or value.shape[-1] % groups:
-                raise CheckpointError(
-                    f"tensor {name + SCALE_SUFFIX} has shape {list(scale.shape)}, "
-                    f"expected {list(value.shape[:-1])} and a divisor of {value.shape[-1]}"
-                )
+            scale, rounded = self._scale(name, value)
             value = dequantize(value, scale)
-            metadata = self._read(name, lambda f: f.metadata()) or {}
-            if metadata.get(INT8_OF) == "bfloat16":
-                value = value.bfloat16()
+            value = value.bfloat16() if rounded else value
         if not value.is_floating_point():
             raise CheckpointError(f"tensor {name} has type {value.dtype}, expected floating point")
         return value.to(device=device, dtype=dtype)
+
+    def int8_groups(self, name: str) -> tuple[Tensor, Tensor, bool] | None:
+        """A tensor that is stored as int8 groups, as it is stored; None for any other.
+
+        Returns:
+            int8 values [..., in], scales [..., groups], and whether decoded values are to be rounded to
+            bfloat16.
+        """
+        value = self._read(name, lambda f: f.get_tensor(name))
+        return (value, *self._scale(name, value)) if value.dtype == torch.int8 else None
+
+    def _scale(self, name: str, value: Tensor) -> tuple[Tensor, bool]:
+        """The checked scales of an int8 tensor, and whether its values were bfloat16."""
+        if name + SCALE_SUFFIX not in self:
+            raise CheckpointError(f"tensor {name} is int8 but {name + SCALE_SUFFIX} is missing")
+        scale: Tensor = self._read(name + SCALE_SUFFIX, lambda f: f.get_tensor(name + SCALE_SUFFIX))
+        groups = scale.shape[-1] if scale.dim() else 0
+        if scale.shape[:-1] != value.shape[:-1] or groups == 0 or value.shape[-1] % groups:
+            raise CheckpointError(
+                f"tensor {name + SCALE_SUFFIX} has shape {list(scale.shape)}, "
+                f"expected {list(value.shape[:-1])} and a divisor of {value.shape[-1]}"
+            )
+        if not scale.is_floating_point():
+            raise CheckpointError(
+                f"tensor {name + SCALE_SUFFIX} has type {scale.dtype}, expected floating point"
+            )
+        metadata = self._read(name, lambda f: f.metadata()) or {}
+        return scale, metadata.get(INT8_OF) == "bfloat16"
 
     def _read(self, name: str, read):
         file = self.files[name]
@@ -134,6 +152,16 @@ def load_text(
         CheckpointError: naming the first tensor that is missing, has another shape, or is not part
             of this architecture.
     """
+    wanted = text_names(files, shapes)
+    return {name: files.tensor(stored, dtype, device) for stored, name in wanted.items()}
+
+
+def text_names(files: TensorFiles, shapes: Mapping[str, torch.Size]) -> dict[str, str]:
+    """Check the files against the parameters of `TextModel`; the stored name of each -> its own.
+
+    Raises:
+        CheckpointError: as `load_text`.
+    """
     wanted = {hf_name(name): name for name in shapes}
     _check_present(files, wanted)
     extra = [
@@ -145,7 +173,8 @@ def load_text(
         raise CheckpointError(
             f"tensor {extra[0]}{_and_more(extra)} is not part of this model, in {files.folder}"
         )
-    return _load(files, wanted, shapes, dtype, device)
+    _check_shapes(files, wanted, shapes)
+    return wanted
 
 
 def load_vision(
@@ -158,7 +187,8 @@ def load_vision(
     """
     wanted = {hf_vision_name(name): name for name in shapes}
     _check_present(files, wanted)
-    return _load(files, wanted, shapes, dtype, device)
+    _check_shapes(files, wanted, shapes)
+    return {name: files.tensor(stored, dtype, device) for stored, name in wanted.items()}
 
 
 def _check_present(files: TensorFiles, wanted: Mapping[str, str]) -> None:
@@ -167,19 +197,12 @@ def _check_present(files: TensorFiles, wanted: Mapping[str, str]) -> None:
         raise CheckpointError(f"tensor {missing[0]} is missing{_and_more(missing)} in {files.folder}")
 
 
-def _load(
-    files: TensorFiles,
-    wanted: Mapping[str, str],
-    shapes: Mapping[str, torch.Size],
-    dtype: torch.dtype,
-    device: str | torch.device,
-) -> dict[str, Tensor]:
+def _check_shapes(files: TensorFiles, wanted: Mapping[str, str], shapes: Mapping[str, torch.Size]) -> None:
     for stored, name in wanted.items():
         if files.shape(stored) != list(shapes[name]):
             raise CheckpointError(
                 f"tensor {stored} has shape {files.shape(stored)}, expected {list(shapes[name])}"
             )
-    return {name: files.tensor(stored, dtype, device) for stored, name in wanted.items()}
 
 
 def _and_more(names: list[str]) -> str:

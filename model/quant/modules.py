@@ -1,0 +1,82 @@
+"""Modules that stand in for a layer's linears and experts and for the embedding.
+
+Torch's own kernels for packed weights are not used: on CPUs they take one scale a row or bf16 activations
+only, and from about thirty rows on they are slower than decoding a block and multiplying it in fp32.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from jev.model.moe import gated, mix
+from jev.model.quant.packed import Packed
+
+BLOCK = 2**20
+"""Weights decoded at once: 4 MiB in fp32, which stays in a core's cache."""
+
+
+class PackedLinear(nn.Module):
+    """`nn.Linear` without bias over a packed weight [out, in]."""
+
+    def __init__(self, weight: Packed) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map x [N, in] to [N, out]."""
+        return linear(x, self.weight)
+
+
+class PackedEmbedding(nn.Module):
+    """`nn.Embedding` over a packed table [vocab, hidden], whose rows come out as `dtype`."""
+
+    def __init__(self, table: Packed, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.table = table
+        self.dtype = dtype
+
+    @property
+    def weight(self) -> Tensor:
+        """The whole table, decoded for the caller."""
+        return self.table.decode(slice(None), self.dtype)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Rows [N, hidden] of int64 ids [N]."""
+        return self.table.decode(ids, self.dtype)
+
+    def unembed(self, x: Tensor) -> Tensor:
+        """Project x [N, hidden] on all rows: [N, vocab]."""
+        return linear(x, self.table)
+
+
+class PackedExperts(nn.Module):
+    """`jev.model.moe.Experts` over packed weights; only the experts that rows chose are decoded."""
+
+    def __init__(self, gate_up_proj: Packed, down_proj: Packed) -> None:
+        super().__init__()
+        self.gate_up_proj = gate_up_proj
+        self.down_proj = down_proj
+
+    def forward(self, x: Tensor, weights: Tensor, index: Tensor) -> Tensor:
+        """Mix the chosen experts: x [N, hidden], weights and index [N, k] -> [N, hidden]."""
+
+        def expert(number: int, rows: Tensor) -> Tensor:
+            return gated(
+                rows,
+                self.gate_up_proj.decode(number, rows.dtype),
+                self.down_proj.decode(number, rows.dtype),
+            )
+
+        return mix(x, weights, index, len(self.gate_up_proj), expert)
+
+
+def linear(x: Tensor, weight: Packed) -> Tensor:
+    """Multiply x [N, in] by the transpose of a packed [out, in], decoded a block of rows at a time."""
+    step = max(1, BLOCK // weight.width)
+    parts = [
+        F.linear(x, weight.decode(slice(start, start + step), x.dtype))
+        for start in range(0, len(weight), step)
+    ]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
