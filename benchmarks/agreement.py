@@ -12,19 +12,28 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from common import ServerProcess, console, machine, machine_line, progress, table, verdict
+from common import (
+    ServerProcess,
+    add_json_option,
+    console,
+    machine,
+    machine_line,
+    progress,
+    say,
+    table,
+    verdict,
+)
 from labelled import Example, load, macro_f1
-from reference import Reference
 from rich.console import Console
 
 from jev import ChoiceAnswer, Decision, Jev, LocalJev, NoulAnswer
+from jev.backends.reference import Reference
 from jev.engine import Engine
 
 SETS = "trec,sst2,clinc150,sms_spam,tweeteval_emotion,banking77,snips"
@@ -252,7 +261,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--url", help="a running server, instead of starting one")
     where.add_argument("--in-process", action="store_true", help="no server: the engine in this process")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+    add_json_option(parser)
     return parser.parse_args(argv)
 
 
@@ -281,21 +290,20 @@ def main(argv: Sequence[str] | None = None) -> None:
             all_b["max_dp"] <= DISTANCE_TARGET,
         ),
     }
-    if args.json:
-        report = {
-            "machine": facts,
-            "targets": {name: {"value": value, "met": met} for name, (value, met) in targets.items()},
-            **{
-                one.short: {
-                    "title": one.title,
-                    "all": one.summary(),
-                    "sets": {name: one.summary(name) for name in one.sets},
-                    "flips": one.flips,
-                }
-                for one in (a, b)
-            },
-        }
-        print(json.dumps(report))
+    report = {
+        "machine": facts,
+        "targets": {name: {"value": value, "met": met} for name, (value, met) in targets.items()},
+        **{
+            one.short: {
+                "title": one.title,
+                "all": one.summary(),
+                "sets": {name: one.summary(name) for name in one.sets},
+                "flips": one.flips,
+            }
+            for one in (a, b)
+        },
+    }
+    if not say(report, args.json):
         return
     out = console()
     out.print(machine_line(facts))

@@ -21,7 +21,7 @@ from jev.settings import Settings
 if TYPE_CHECKING:
     from jev.engine import Engine
 
-_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 34 / 32, "int4": 20 / 32}
 
 _REQUEST = {
     "state": "My card was charged twice. Please refund the second payment.",
@@ -53,7 +53,7 @@ def model_checks(settings: Settings) -> Iterator[Check]:
 
 def _size(facts: ModelFacts, settings: Settings) -> Check:
     """Compare what the weights need with what there is, rather than be killed while loading them."""
-    needed = facts.parameters * _BYTES[settings.dtype]
+    needed = int(facts.parameters * _BYTES[settings.dtype])
     detail = (
         f"{facts.name}: {number(facts.parameters)} parameters, {facts.layers} layers, "
         f"{size(needed)} as {settings.dtype}"

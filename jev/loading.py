@@ -1,0 +1,50 @@
+"""From settings to a loaded engine."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from jev.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+if TYPE_CHECKING:
+    from jev.engine import Engine
+
+
+def load_engine(settings: Settings) -> Engine:
+    """Load the model that the settings name; slow.
+
+    Raises:
+        CalibrationError: a calibration file cannot be used.
+        CheckpointError: the checkpoint cannot be used.
+    """
+    from jev.calibration.apply import mismatch  # noqa: PLC0415 - as the engine
+    from jev.calibration.file import load_calibrations  # noqa: PLC0415 - as the engine
+    from jev.engine import Engine  # noqa: PLC0415 - seconds, and not needed to answer /health
+
+    if settings.threads is not None:
+        import torch  # noqa: PLC0415
+
+        torch.set_num_threads(settings.threads)
+    calibrations = load_calibrations(settings.calibrations)
+    engine = Engine.load(
+        settings.model,
+        device=settings.device,
+        dtype=settings.dtype,
+        max_context=settings.max_context,
+        cache_bytes=settings.cache_bytes,
+        vision_cache_bytes=settings.vision_cache_bytes,
+        step_rows=settings.step_rows,
+        prefill_rows=settings.prefill_rows,
+        vision=settings.vision,
+        image_rule=settings.image_rule,
+        soft_tokens=settings.soft_tokens,
+        name=settings.name,
+        calibrations=calibrations,
+    )
+    for name, calibration in engine.calibrations.items():
+        if (reason := mismatch(calibration, engine.identity)) is not None:
+            logger.warning("calibration %r %s; requests that name it are refused", name, reason)
+    return engine
