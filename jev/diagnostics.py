@@ -23,7 +23,9 @@ def diagnostics(run: Run, reads: dict[str, Reads]) -> dict[str, Any]:
         prefixes.setdefault(run.key_of(unit), unit)
     report: dict[str, Any] = {
         "layout": request.layout,
-        "probability_semantics": "conditional_label_softmax_temperature_1",
+        "probability_semantics": "conditional_label_softmax_temperature_1"
+        if plan.calibration is None
+        else "conditional_label_softmax_calibrated",
         "calibration": None if plan.calibration is None else plan.calibration.name,
         "entropy_semantics": "conditional_label_entropy_nats",
         "seed": request.seed,

@@ -3,35 +3,46 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
+from jev._batch import Batches
+from jev._batch_rows import Item, Job, RowResult
 from jev._body import DecideOptions, Questions, State, encode
 from jev._draft import Draft
-from jev.errors import InvalidRequestError, MissingExtraError
+from jev._extras import extra_named
+from jev.errors import InvalidRequestError, JevError
 from jev.results import Decision, TypedDecision, decision_of, typed_of
 from jev.schemas import (
     ATTACHMENT_FIELDS,
     BadRequestError,
     ModelInfo,
     SystemOneRequest,
+    SystemOneResponse,
+    Warning,
     parse_json,
     parse_request,
 )
 
 if TYPE_CHECKING:
     from jev.attachments import Reader
+    from jev.calibration.file import Calibration
     from jev.engine import Engine
     from jev.material import Material
+    from jev.plan import Plan
     from jev.settings import Settings
 
 T = TypeVar("T")
 
+GROUP_ROWS = 32
+"""Rows that `batch` gives to the engine together, if not more are asked at once."""
 
-class LocalJev:
+
+class LocalJev(Batches):
     """Decisions in this process, without a server. Threads may share one; calls take turns.
 
     Attachments are read in worker processes, which start with the first one. `close` ends them.
@@ -39,7 +50,8 @@ class LocalJev:
     Args:
         model: path of a checkpoint; None for the embedded model.
         device: torch device, such as "cpu" or "cuda".
-        dtype: torch dtype of the weights, by name.
+        dtype: precision: a floating-point type of torch by name, or "int8" or "int4", which keep the
+            weights packed in memory.
         ocr: whether the text in pictures is read; "auto" does so if the model cannot see them and OCR
             is installed.
         speech_model: folder or name of a faster-whisper model that hears recordings.
@@ -48,10 +60,12 @@ class LocalJev:
         engine: a loaded engine to use instead; then model, device and dtype are not looked at.
         settings: how attachments are read; then ocr, speech_model, speech_url and limits are not
             looked at. Without them the environment (JEV_SPEECH_LANGUAGE, ...) says the rest.
+        calibrations: files of `jev calibrate` by the names that `decide(calibration=...)` takes; a given
+            engine gets them too.
 
     Raises:
         MissingExtraError: when torch or tokenizers is not installed.
-        ValueError: when the checkpoint cannot be loaded; one sentence says why.
+        ValueError: when the checkpoint or a calibration cannot be loaded; one sentence says why.
     """
 
     def __init__(
@@ -66,8 +80,12 @@ class LocalJev:
         limits: Mapping[str, float] | None = None,
         engine: Engine | None = None,
         settings: Settings | None = None,
+        calibrations: Mapping[str, str | Path] | None = None,
     ) -> None:
+        loaded = _calibrations(calibrations) if calibrations else {}
         self._engine = engine or _load(model, device, dtype)
+        if loaded:
+            self._engine.calibrations.update(loaded)
         self._settings = settings
         self._reading: dict[str, Any] = {
             "ocr": ocr,
@@ -116,26 +134,39 @@ class LocalJev:
             APIError: what a server would refuse too, as one of its subclasses.
             ValueError: for arguments or environment by which attachments cannot be read.
         """
-        # Through JSON and back, so that the engine sees exactly what a server would.
-        body = parse_json(encode(Draft.of(state, questions, options).complete()))
-        try:
-            request, warnings = parse_request(body)
-        except BadRequestError as error:
-            raise InvalidRequestError.of(error.issues) from None
-        response = self._engine.decide(request, *self._material(request))
-        response = response.model_copy(update={"x_warnings": warnings or None})
-        decision = decision_of(response, body["questions"])
-        return typed_of(questions, decision) if isinstance(questions, type) else decision
+        asked = _Asked.of(state, questions, options)
+        return asked.decision(self._engine.decide(asked.request, *self._material(asked.request)))
 
     def models(self) -> list[ModelInfo]:
         """Return the models that this engine answers to."""
         return self._engine.models()
 
+    def _decide_rows(self, job: Job, items: Iterator[Item]) -> Iterator[RowResult[Any]]:
+        while group := list(islice(items, max(job.concurrency, GROUP_ROWS))):
+            begun: list[tuple[Item, _Asked, Plan]] = []
+            for item in group:
+                if item.error is not None:
+                    yield item.done(item.error)
+                    continue
+                try:
+                    asked = _Asked.of(item.state, item.questions or job.questions, job.options_of(item))
+                    plan = self._engine.prepare(asked.request, *self._material(asked.request))
+                except (JevError, OSError, ValueError) as error:
+                    yield item.done(error)
+                else:
+                    begun.append((item, asked, plan))
+            answers = self._engine.decide_many([plan for _, _, plan in begun])
+            for (item, asked, _), answer in zip(begun, answers, strict=True):
+                try:
+                    yield item.done(asked.decision(answer))
+                except JevError as error:
+                    yield item.done(error)
+
     def _material(self, request: SystemOneRequest) -> list[Material]:
         """What the attachments say, if there are any."""
         if not request.assets and not any(getattr(request, name) for name in ATTACHMENT_FIELDS):
             return []
-        with _extra_named():
+        with extra_named("LocalJev"):
             from jev.attachments import NoFiles, sources_of  # noqa: PLC0415 - it needs the extra
 
             reader = self._started()
@@ -152,21 +183,44 @@ class LocalJev:
             return self._reader
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """One decision that is under way: its questions as given and as sent, and what a server would ignore."""
+
+    questions: Questions | type[Any]
+    wire: dict[str, Any]
+    request: SystemOneRequest
+    warnings: list[Warning]
+
+    @classmethod
+    def of(cls, state: State, questions: Questions | type[Any], options: DecideOptions) -> _Asked:
+        """Check the arguments; errors as in `LocalJev.decide`."""
+        # Through JSON and back, so that the engine sees exactly what a server would.
+        body = parse_json(encode(Draft.of(state, questions, options).complete()))
+        try:
+            request, warnings = parse_request(body)
+        except BadRequestError as error:
+            raise InvalidRequestError.of(error.issues) from None
+        return cls(questions, body["questions"], request, warnings)
+
+    def decision(self, outcome: SystemOneResponse | Exception) -> Decision:
+        """The decision, typed if a class was asked; whatever the engine raised is raised."""
+        if isinstance(outcome, Exception):
+            raise outcome
+        warnings = [*self.warnings, *(outcome.x_warnings or ())]
+        decision = decision_of(outcome.model_copy(update={"x_warnings": warnings or None}), self.wire)
+        return typed_of(self.questions, decision) if isinstance(self.questions, type) else decision
+
+
+def _calibrations(paths: Mapping[str, str | Path]) -> dict[str, Calibration]:
+    with extra_named("LocalJev"):
+        from jev.calibration.file import load_calibrations  # noqa: PLC0415 - for those who have some
+
+        return load_calibrations(paths)
+
+
 def _load(model: str | Path | None, device: str, dtype: str) -> Engine:
-    with _extra_named():
+    with extra_named("LocalJev"):
         from jev.engine import Engine  # noqa: PLC0415 - only here, so that the SDK needs no torch
 
         return Engine.load(model, device=device, dtype=dtype)
-
-
-@contextmanager
-def _extra_named() -> Generator[None]:
-    """Say what to install when a package that others do without is missing."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if (error.name or "jev").split(".")[0] == "jev":
-            raise
-        raise MissingExtraError(
-            f"LocalJev needs {error.name}: pip install 'jev-server[server]'", name=error.name
-        ) from error
