@@ -16,10 +16,11 @@ demo: $(VENV)/.server
 serve: $(VENV)/.server
 	$(BIN)/jev serve
 
-# What fails is run once more by itself: tests with real processes and decoders can starve on a busy
-# machine, and what is really broken fails again.
+# In two processes, each file in one of them. What fails is run once more by itself: tests with real
+# processes and decoders can starve on a busy machine, and what is really broken fails again.
 test: $(VENV)/.dev
-	$(BIN)/pytest || $(BIN)/pytest --last-failed --last-failed-no-failures none
+	$(BIN)/pytest --numprocesses 2 --dist loadfile \
+		|| $(BIN)/pytest --last-failed --last-failed-no-failures none
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check $(SOURCES)

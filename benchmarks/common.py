@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import platform
 import re
@@ -116,6 +118,26 @@ class Quartiles:
     def shown(self, digits: int = 2) -> str:
         """`median (low to high)`."""
         return f"{self.median:.{digits}f} ({self.low:.{digits}f} to {self.high:.{digits}f})"
+
+
+def add_json_option(parser: argparse.ArgumentParser) -> None:
+    """Add `--json [OUT]`; see `say`."""
+    parser.add_argument(
+        "--json",
+        metavar="OUT",
+        nargs="?",
+        const="-",
+        help="print one JSON object instead of tables, or write it to OUT beside them",
+    )
+
+
+def say(result: Mapping[str, Any], where: str | None) -> bool:
+    """Give results as `--json` says; returns whether tables are wanted."""
+    if where == "-":
+        print(json.dumps(result))
+    elif where is not None:
+        Path(where).write_text(json.dumps(result) + "\n", encoding="utf-8")
+    return where != "-"
 
 
 def console() -> Console:

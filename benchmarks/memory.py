@@ -9,7 +9,6 @@ turn, and the resident set of the server is read after each block.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import time
 from collections.abc import Sequence
@@ -17,7 +16,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 
 import psutil
-from common import ServerProcess, console, machine, machine_line, progress, table, verdict
+from common import (
+    ServerProcess,
+    add_json_option,
+    console,
+    machine,
+    machine_line,
+    progress,
+    say,
+    table,
+    verdict,
+)
 from texts import questions, state
 
 from jev import Jev
@@ -97,7 +106,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--longest", type=int, default=1500, help="tokens of the longest state (default 1500)"
     )
     parser.add_argument("--threads", type=int, help="torch threads of the server")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    add_json_option(parser)
     return parser.parse_args(argv)
 
 
@@ -120,14 +129,13 @@ def main(argv: Sequence[str] | None = None) -> None:
             growth <= GROWTH_TARGET,
         ),
     }
-    if args.json:
-        report = {
-            "machine": facts,
-            "samples": [asdict(one) for one in samples],
-            "growth": growth,
-            "targets": {name: {"value": value, "met": met} for name, (value, met) in targets.items()},
-        }
-        print(json.dumps(report))
+    report = {
+        "machine": facts,
+        "samples": [asdict(one) for one in samples],
+        "growth": growth,
+        "targets": {name: {"value": value, "met": met} for name, (value, met) in targets.items()},
+    }
+    if not say(report, args.json):
         return
     out = console()
     out.print(machine_line(facts))

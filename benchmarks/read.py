@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from common import Quartiles, console, machine, machine_line, table, verdict
+from common import Quartiles, add_json_option, console, machine, machine_line, say, table, verdict
 from rates import Rate, rates
 from rich.console import Console
 from texts import questions, state
@@ -167,7 +166,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--long", type=int, default=1000, help="tokens of a long state (default 1000)")
     parser.add_argument("--many", type=int, default=32, help="questions on a long state (default 32)")
     parser.add_argument("--threads", type=int, help="torch threads")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+    add_json_option(parser)
     return parser.parse_args(argv)
 
 
@@ -183,12 +182,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     variants += [*long, *(v for one in speeds for v in (one.forward, one.dense, one.plain))]
     run_rounds(variants, args.rounds)
 
-    if args.json:
-        print(json.dumps({"machine": facts, **report(trios, long, speeds)}))
-        return
-    out = console()
-    out.print(f"{engine.name}, {args.rounds} rounds; {machine_line(facts)}")
-    show(out, trios, long, speeds)
+    if say({"machine": facts, **report(trios, long, speeds)}, args.json):
+        out = console()
+        out.print(f"{engine.name}, {args.rounds} rounds; {machine_line(facts)}")
+        show(out, trios, long, speeds)
 
 
 if __name__ == "__main__":

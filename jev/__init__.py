@@ -9,7 +9,8 @@ Importing this package loads neither torch nor a web framework.
 
 from typing import TYPE_CHECKING, Any
 
-from jev._attachments import UploadedFile
+from jev._batch_jobs import batch_line
+from jev._batch_rows import RowResult
 from jev.client import AsyncJev, Jev
 from jev.errors import (
     APIError,
@@ -31,7 +32,18 @@ from jev.errors import (
 )
 from jev.results import Decision, TypedDecision
 from jev.retry import RetryPolicy
-from jev.schemas import Choice, ChoiceAnswer, ModelInfo, Noul, NoulAnswer, Score, ScoreAnswer, Usage
+from jev.schemas import (
+    Choice,
+    ChoiceAnswer,
+    ModelInfo,
+    Noul,
+    NoulAnswer,
+    Row,
+    Score,
+    ScoreAnswer,
+    UploadedFile,
+    Usage,
+)
 
 if TYPE_CHECKING:
     from jev.local import LocalJev
@@ -59,6 +71,8 @@ __all__ = [
     "RateLimitError",
     "ResponseError",
     "RetryPolicy",
+    "Row",
+    "RowResult",
     "Score",
     "ScoreAnswer",
     "ServerError",
@@ -68,6 +82,7 @@ __all__ = [
     "UnsupportedMediaTypeError",
     "UploadedFile",
     "Usage",
+    "batch_line",
 ]
 
 

@@ -13,15 +13,15 @@ from importlib.metadata import version
 from typing import Any, cast
 
 import httpx
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from jev import errors
 from jev._api_errors import api_error, request_id_of
-from jev._attachments import LoadedFile, UploadedFile
+from jev._attachments import LoadedFile
 from jev._body import DecideOptions, encode
 from jev.results import Decision, decision_of, first_error
 from jev.retry import RetryPolicy
-from jev.schemas import BadRequestError, ModelInfo, ModelList, parse_json
+from jev.schemas import BadRequestError, ModelInfo, ModelList, UploadedFile, UploadedFiles, parse_json
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 
@@ -94,6 +94,7 @@ class Request:
         headers: of this call.
         timeout: seconds, or None for no limit.
         questions: those that it asks.
+        repeatable: whether it may be sent again when nobody knows what became of it.
     """
 
     method: str
@@ -103,6 +104,7 @@ class Request:
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     timeout: float | None = None
     questions: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    repeatable: bool = True
 
     @contextmanager
     def arguments(self) -> Iterator[dict[str, Any]]:
@@ -182,8 +184,8 @@ def models_from(response: httpx.Response) -> list[ModelInfo]:
         raise errors.ResponseError(first_error(error)) from None
 
 
-class _Uploads(BaseModel):
-    """The body of `POST /v1/files`."""
+class _OneFile(UploadedFiles):
+    """The body of `POST /v1/files` for one file."""
 
     files: list[UploadedFile] = Field(min_length=1, max_length=1)
 
@@ -196,7 +198,7 @@ def upload_from(response: httpx.Response, name: str) -> UploadedFile:
     """
     try:
         # From the text itself, where a date is a string also when checks are strict.
-        file = _Uploads.model_validate_json(response.content, strict=True).files[0]
+        file = _OneFile.model_validate_json(response.content, strict=True).files[0]
     except ValidationError as error:
         raise errors.ResponseError(first_error(error)) from None
     # A multipart head writes some characters otherwise, such as quotes.
@@ -269,7 +271,9 @@ class Attempts:
         error = api_error(response, time.time())
         return self._wait(error, retried=status in self._policy.statuses, retry_after=error.retry_after)
 
-    def after_failure(self, failure: httpx.HTTPError, timeout: float | None) -> float:
+    def after_failure(
+        self, failure: httpx.HTTPError, timeout: float | None, *, repeatable: bool = True
+    ) -> float:
         """Return the seconds to wait after a try that brought no response.
 
         Raises:
@@ -285,6 +289,8 @@ class Attempts:
             reason = str(failure) or type(failure).__name__
             error = errors.ConnectionError(f"Cannot reach {self._url}: {reason}")
         passing = (httpx.TimeoutException, httpx.NetworkError, httpx.RemoteProtocolError)
+        if not repeatable:
+            passing = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)  # it was not sent
         error.__cause__ = failure
         return self._wait(error, retried=isinstance(failure, passing), retry_after=None)
 

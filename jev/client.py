@@ -7,8 +7,9 @@ with Jev("http://127.0.0.1:8000") as jev:
 
 from __future__ import annotations
 
+import copy
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
@@ -17,7 +18,10 @@ import anyio
 import httpx
 from anyio import to_thread
 
-from jev._attachments import Attachable, UploadedFile, load
+from jev._attachments import Attachable, load
+from jev._batch import AsyncBatches, Batches, in_threads
+from jev._batch_jobs import AsyncBatchJobs, BatchJobs
+from jev._batch_rows import Item, Job, RowResult
 from jev._body import DEFAULT_MODEL, DecideOptions, Questions, State
 from jev._draft import Draft
 from jev._transport import (
@@ -34,12 +38,12 @@ from jev._transport import (
 )
 from jev.results import Decision, TypedDecision, typed_of
 from jev.retry import RetryPolicy
-from jev.schemas import ModelInfo
+from jev.schemas import ModelInfo, UploadedFile
 
 T = TypeVar("T")
 
 
-class Jev:
+class Jev(Batches):
     """Client of a jev server. Threads may share one client.
 
     Args:
@@ -122,10 +126,11 @@ class Jev:
             ResponseError: when its answer is not what this API sends.
         """
         draft = Draft.of(state, questions, options, model=self._model)
-        uploaded = [
-            upload_from(self._send(upload_request(self._settings, file, options)), file.name)
-            for file in draft.too_large
-        ]
+        uploaded: list[UploadedFile] = []
+        for file in draft.too_large:
+            with draft.naming(file):
+                sent = self._send(upload_request(self._settings, file, options))
+                uploaded.append(upload_from(sent, file.name))
         request = decide_request(self._settings, draft.complete(uploaded), options)
         decision = decision_from(request, self._send(request))
         return typed_of(questions, decision) if isinstance(questions, type) else decision
@@ -151,9 +156,23 @@ class Jev:
         """Return the models that the server offers; errors as in `decide`."""
         return models_from(self._send(get_request(self._settings, "/v1/models")))
 
+    @property
+    def batches(self) -> BatchJobs:
+        """Batches that the server runs by itself."""
+        return BatchJobs(self._settings, self._send, self.upload, self._sleep)
+
     def health(self) -> dict[str, Any]:
         """Return what the server says of its health; errors as in `decide`."""
         return health_from(self._send(get_request(self._settings, "/health")))
+
+    def _decide_rows(self, job: Job, items: Iterator[Item]) -> Iterator[RowResult[Any]]:
+        client = copy.copy(self)
+        client._retry = job.patient(self._retry)
+
+        def decide(item: Item) -> Decision:
+            return client.decide(item.state, item.questions or job.questions, **job.options_of(item))
+
+        return in_threads(job, items, decide)
 
     def _send(self, request: Request) -> httpx.Response:
         attempts = Attempts(self._retry, self._settings.shown_url, clock=self._clock)
@@ -162,7 +181,7 @@ class Jev:
                 with request.arguments() as arguments:
                     response = self._http.request(**arguments)
             except httpx.HTTPError as failure:
-                wait = attempts.after_failure(failure, request.timeout)
+                wait = attempts.after_failure(failure, request.timeout, repeatable=request.repeatable)
             else:
                 wait = attempts.after_response(response)
                 if wait is None:
@@ -170,7 +189,7 @@ class Jev:
             self._sleep(wait)
 
 
-class AsyncJev:
+class AsyncJev(AsyncBatches):
     """Client of a jev server for async code. Tasks may share one client.
 
     Args:
@@ -256,10 +275,11 @@ class AsyncJev:
         """
         work = partial(Draft.of, state, questions, options, model=self._model)
         draft = await to_thread.run_sync(work) if options.get("attachments") else work()
-        uploaded = [
-            upload_from(await self._send(upload_request(self._settings, file, options)), file.name)
-            for file in draft.too_large
-        ]
+        uploaded: list[UploadedFile] = []
+        for file in draft.too_large:
+            with draft.naming(file):
+                sent = await self._send(upload_request(self._settings, file, options))
+                uploaded.append(upload_from(sent, file.name))
         request = decide_request(self._settings, draft.complete(uploaded), options)
         decision = decision_from(request, await self._send(request))
         return typed_of(questions, decision) if isinstance(questions, type) else decision
@@ -285,9 +305,19 @@ class AsyncJev:
         """Return the models that the server offers; errors as in `decide`."""
         return models_from(await self._send(get_request(self._settings, "/v1/models")))
 
+    @property
+    def batches(self) -> AsyncBatchJobs:
+        """Batches that the server runs by itself."""
+        return AsyncBatchJobs(self._settings, self._send, self.upload, self._sleep)
+
     async def health(self) -> dict[str, Any]:
         """Return what the server says of its health; errors as in `decide`."""
         return health_from(await self._send(get_request(self._settings, "/health")))
+
+    async def _decide_row(self, job: Job, item: Item) -> Decision:
+        client = copy.copy(self)
+        client._retry = job.patient(self._retry)
+        return await client.decide(item.state, item.questions or job.questions, **job.options_of(item))
 
     async def _send(self, request: Request) -> httpx.Response:
         attempts = Attempts(self._retry, self._settings.shown_url, clock=self._clock)
@@ -296,7 +326,7 @@ class AsyncJev:
                 with request.arguments() as arguments:
                     response = await self._http.request(**arguments)
             except httpx.HTTPError as failure:
-                wait = attempts.after_failure(failure, request.timeout)
+                wait = attempts.after_failure(failure, request.timeout, repeatable=request.repeatable)
             else:
                 wait = attempts.after_response(response)
                 if wait is None:

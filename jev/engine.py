@@ -34,6 +34,7 @@ from jev.model.diffusion_gemma import DiffusionGemma
 from jev.model.errors import CheckpointError
 from jev.model.masks import ImageRule
 from jev.model.packed import ImageSpan
+from jev.model.quant import Bits
 from jev.model.read import Branch, Canvas, Prefill, step
 from jev.model.template import Template
 from jev.model.tokenizer import Tokenizer
@@ -81,6 +82,7 @@ class Engine:
         vision_cache_bytes: int = 64 * 2**20,
         soft_tokens: int | None = None,
         step_rows: int = 512,
+        prefill_rows: int = 128,
         fingerprint: str = "",
         calibrations: Mapping[str, Calibration] | None = None,
     ) -> None:
@@ -100,6 +102,7 @@ class Engine:
         self.calibrations = dict(calibrations or {})
         self.max_context = max_context or longest
         self.step_rows = step_rows
+        self.prefill_rows = min(prefill_rows, step_rows)
         self.cache: ByteLRU[PrefixKV] = ByteLRU(cache_bytes)
         self.vision_cache: ByteLRU[torch.Tensor] = ByteLRU(vision_cache_bytes)
         self.context = PromptContext(
@@ -130,6 +133,7 @@ class Engine:
         cache_bytes: int = 256 * 2**20,
         vision_cache_bytes: int = 64 * 2**20,
         step_rows: int = 512,
+        prefill_rows: int = 128,
         vision: str | Path | None = None,
         image_rule: ImageRule = "diffusion_gemma",
         soft_tokens: int | None = None,
@@ -137,15 +141,21 @@ class Engine:
     ) -> Engine:
         """Load a checkpoint folder; None is the embedded model. Of the others see `load_checkpoint`.
 
+        `dtype` is a floating-point type of torch by name, or "int8" or "int4": then the large weights
+        stay packed in memory, and the arithmetic is fp32 on a CPU and bf16 elsewhere.
+
         Raises:
             CheckpointError: one sentence naming the file, key or tensor that is wrong.
         """
         folder = embedded.path() if model is None else Path(model)
-        torch_dtype = getattr(torch, dtype, None)
-        if not isinstance(torch_dtype, torch.dtype) or not torch_dtype.is_floating_point:
-            raise CheckpointError(f"dtype {dtype!r} is not a floating-point type of torch")
+        torch_dtype, bits = _precision(dtype, device)
         loaded = load_checkpoint(
-            folder, device=device, dtype=torch_dtype, vision=vision or True, image_rule=image_rule
+            folder,
+            device=device,
+            dtype=torch_dtype,
+            vision=vision or True,
+            image_rule=image_rule,
+            bits=bits,
         )
         card = read_json(folder / "jev.json") if (folder / "jev.json").exists() else {}
         modified = datetime.date.fromtimestamp((folder / "config.json").stat().st_mtime)
@@ -160,6 +170,7 @@ class Engine:
             vision_cache_bytes=vision_cache_bytes,
             soft_tokens=soft_tokens,
             step_rows=step_rows,
+            prefill_rows=prefill_rows,
             fingerprint=weights_digest(folder),
             calibrations=calibrations,
         )
@@ -220,6 +231,11 @@ class Engine:
         with self._lock:
             return self.run(plan)
 
+    def decide_many(self, plans: Sequence[Plan]) -> list[SystemOneResponse | Exception]:
+        """Run several plans together, as `run_many` does; callers in several threads take turns."""
+        with self._lock:
+            return self.run_many(plans)
+
     def run(self, plan: Plan, *, cancelled: Callable[[], bool] = lambda: False) -> SystemOneResponse:
         """Do the model's work for a plan.
 
@@ -247,12 +263,23 @@ class Engine:
         if fresh:
             self.cache, self._encodings = ByteLRU(0), WeakValueDictionary()
         try:
-            runs = [self.start(plan) for plan in plans]
-            while left := [run for run in runs if not run.done]:
-                self.step(left)
-            return [run.error or self.finish(run) for run in runs]
+            left = dict(enumerate(map(self.start, plans)))
+            found: dict[int, SystemOneResponse | Exception] = {}
+            while left:
+                for index in [index for index, run in left.items() if run.done]:
+                    # Let go of at once: its keys and values are larger than all else of it.
+                    found[index] = self._finished(left.pop(index))
+                if left:
+                    self.step(list(left.values()))
+            return [found[index] for index in range(len(plans))]
         finally:
             self.cache, self._encodings = cache, encodings
+
+    def _finished(self, run: Run) -> SystemOneResponse | Exception:
+        try:
+            return self.finish(run)
+        except Exception as error:
+            return error
 
     def start(self, plan: Plan) -> Run:
         """Begin a plan: find what of it is encoded already."""
@@ -277,7 +304,7 @@ class Engine:
 
         If it fails, each run's part is tried alone, and those that fail again keep the `error`.
         """
-        work = pack(runs, self.step_rows)
+        work = pack(runs, self.step_rows, self.prefill_rows)
         try:
             self._forward(work)
         except Exception as error:
@@ -286,7 +313,7 @@ class Engine:
                 return
             for run in work.shares:
                 try:
-                    self._forward(pack([run], self.step_rows))
+                    self._forward(pack([run], self.step_rows, self.prefill_rows))
                 except Exception as alone:
                     run.error = alone
 
@@ -408,3 +435,18 @@ class Engine:
                 self.vision_cache.put(key, soft)
             spans.append(ImageSpan(image.start, soft))
         return tuple(spans)
+
+
+def _precision(dtype: str, device: str) -> tuple[torch.dtype, Bits | None]:
+    """The type of the arithmetic, and bits of the packed weights if they are packed.
+
+    Raises:
+        CheckpointError: for a name that is neither.
+    """
+    packed: dict[str, Bits] = {"int8": 8, "int4": 4}
+    if dtype in packed:
+        return torch.float32 if torch.device(device).type == "cpu" else torch.bfloat16, packed[dtype]
+    found = getattr(torch, dtype, None)
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        raise CheckpointError(f"dtype {dtype!r} is neither a floating-point type of torch nor int8 or int4")
+    return found, None

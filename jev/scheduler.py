@@ -193,18 +193,22 @@ class Scheduler:
         """
         with self._changed:
             while True:
-                dropped = [job for job in self._running if job.stop]
-                self._running = [job for job in self._running if not job.stop]
-                for job in dropped:
-                    job.settle(_shutting_down())
-                while self._queue:
-                    job = self._queue.popleft()
-                    job.started = time.monotonic()
-                    self._running.append(job)
+                self._sort()
                 if self._running or self._closing:
                     wanted = [job for job in self._running if not job.background]
                     return wanted or list(self._running)
                 self._changed.wait()
+
+    def _sort(self) -> None:
+        """Let go of what is not wanted and take up what waits; a waiting thread holds neither."""
+        dropped = [job for job in self._running if job.stop]
+        self._running = [job for job in self._running if not job.stop]
+        for job in dropped:
+            job.settle(_shutting_down())
+        while self._queue:
+            job = self._queue.popleft()
+            job.started = time.monotonic()
+            self._running.append(job)
 
     def _step(self, jobs: list[_Job]) -> None:
         """Take one step with the jobs; what fails is kept in the run that failed."""

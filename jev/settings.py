@@ -37,8 +37,9 @@ class Settings(BaseSettings):
         default=None, min_length=1, description="model name to answer with; none = the checkpoint's"
     )
     device: str = Field(default="cpu", min_length=1, description="torch device, such as cpu or cuda:0")
-    dtype: Literal["float32", "bfloat16", "float16"] = Field(
-        default="float32", description="precision of the arithmetic"
+    dtype: Literal["float32", "bfloat16", "float16", "int8", "int4"] = Field(
+        default="float32",
+        description="precision of the arithmetic; int8 and int4 keep the weights packed in memory",
     )
     max_context: int | None = Field(
         default=None, ge=1, description="most tokens of a prompt with its canvas; none = the model's"
@@ -47,6 +48,11 @@ class Settings(BaseSettings):
         default=ByteSize(256 * 2**20), description="memory for cached prompt prefixes; 0 = no cache"
     )
     step_rows: int = Field(default=512, ge=1, description="most rows of one forward pass")
+    prefill_rows: int = Field(
+        default=128,
+        ge=1,
+        description="rows of a long prompt in one pass; fewer let short requests pass sooner",
+    )
     threads: int | None = Field(default=None, ge=1, description="torch threads; none = torch decides")
 
     calibrations: Annotated[dict[str, Path], NoDecode] = Field(
@@ -101,6 +107,19 @@ class Settings(BaseSettings):
     )
     files_ttl_s: Seconds = Field(default=24 * 3600.0, description="time an upload is kept after its last use")
     max_upload_bytes: Bytes = Field(default=ByteSize(32 * 2**20), description="largest upload")
+
+    batches_dir: Path | None = Field(
+        default=None, description="folder for batches; none = a temporary one that ends with the server"
+    )
+    batches_ttl_s: Seconds = Field(
+        default=7 * 24 * 3600.0, description="time a batch and its results are kept after it has ended"
+    )
+    max_batches: int = Field(default=1000, ge=1, description="most batches kept, ended ones too")
+    max_batch_rows: int = Field(default=50_000, ge=1, description="most requests of one batch")
+    batches_at_once: int = Field(default=1, ge=1, le=16, description="batches that run at a time")
+    batch_in_flight: int = Field(
+        default=16, ge=1, le=256, description="requests of one batch that are with the model at once"
+    )
 
     host: str = Field(default="127.0.0.1", min_length=1, description="address to listen on")
     port: int = Field(default=8000, ge=0, le=65535, description="port to listen on; 0 = any free one")

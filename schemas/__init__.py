@@ -3,6 +3,7 @@
 from jev.schemas.alternatives import alternatives, distribution, index_of
 from jev.schemas.attachments import MAX_ATTACHMENTS, Attachment, InlineImage, decode_base64, is_plain_name
 from jev.schemas.errors import ErrorBody, ErrorDetail, Issue, IssueList, issues_of
+from jev.schemas.files import UploadedFile, UploadedFiles
 from jev.schemas.parse import BadRequestError, parse_json, parse_request
 from jev.schemas.questions import MAX_LEVELS, MAX_OPTIONS, Choice, Noul, NoulCriteria, Question, Score
 from jev.schemas.request import ATTACHMENT_FIELDS, MAX_QUESTIONS, MAX_SAMPLES, Asset, SystemOneRequest
@@ -52,6 +53,8 @@ __all__ = [
     "SystemOneRequest",
     "SystemOneResponse",
     "Text",
+    "UploadedFile",
+    "UploadedFiles",
     "Usage",
     "Warning",
     "alternatives",

@@ -68,8 +68,10 @@ TINY = ("--rounds", "1", "--short", "20", "--long", "40", "--many", "3")
 
 
 @pytest.mark.slow
-def test_read():
-    report = json.loads(run("read.py", *TINY, "--json"))
+def test_read(tmp_path: Path):
+    out = tmp_path / "out.json"
+    printed = run("read.py", *TINY, "--json", out)
+    report = json.loads(out.read_text())
     counts = {one["name"]: one["counts"] for one in report["requests"]}
     few, many = (counts[f"{n}, new state of 40, samples 1"] for n in ("1 question", "3 questions"))
     assert few["rows_prefill"] == many["rows_prefill"] > 40
@@ -77,11 +79,6 @@ def test_read():
     assert counts["1 question, known state of 20, samples 1"]["rows_prefill"] == 0
     assert len(report["ratios"]) == 4
     assert all(one["gflops"]["median"] > 0 for one in report["rates"])
-
-
-@pytest.mark.slow
-def test_read_prints_tables():
-    printed = run("read.py", *TINY)
     assert "8 questions / 1 question, new states, samples auto" in printed
     assert "GFLOP/s" in printed
 
@@ -93,6 +90,34 @@ def test_memory():
     assert [row[1].strip() for row in rows] == ["0", "2", "4"]
     assert [row[2].strip() for row in rows] == ["", "1", "4"]
     assert all(0.1 < float(row[5]) < 10 for row in rows)
+
+
+@pytest.mark.slow
+def test_extract(tmp_path: Path):
+    out = tmp_path / "out.json"
+    printed = run("extract.py", "--kinds", "csv,pdf", "--rounds", "1", "--pages", "2", "--json", out)
+    rows = [line.split("│")[1].strip() for line in printed.splitlines() if line.startswith("│ ")]
+    assert rows == ["csv", "pdf"] * 2
+    for kind in json.loads(out.read_text())["kinds"]:
+        assert (kind["unit"], kind["count"]) == ("page", 2)
+        assert kind["units_per_second"]["median"] == pytest.approx(2000 / kind["ms"]["median"])
+        adds = kind["worker_ms"]["median"] - kind["ms"]["median"]
+        assert kind["worker_adds_ms"]["median"] == pytest.approx(adds)
+        # It has to start an interpreter first.
+        assert kind["new_worker_ms"]["median"] > kind["worker_ms"]["median"]
+        new, known = kind["request"]["new"], kind["request"]["known"]
+        assert 0 < new["reading_share"]["median"] < 1
+        assert 0 < known["reading_share"]["median"] < 1
+        assert known["ms"]["median"] < new["ms"]["median"]
+
+
+def test_extract_names_a_kind_that_there_is_not(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    with pytest.raises(SystemExit, match="2"):
+        importlib.import_module("extract").arguments(["--kinds", "csv,doc"])
+    assert "there is no kind 'doc'; choose from text," in capsys.readouterr().err
 
 
 def test_agreement_counts_what_differs(monkeypatch: pytest.MonkeyPatch):

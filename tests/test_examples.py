@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +15,6 @@ from jev.model.embedded import NAME
 from jev.schemas import parse_json, parse_request
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-KEY = "test-key"
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -34,26 +30,11 @@ def run(*command: str | Path, cwd: Path, **env: str) -> str:
     return done.stdout
 
 
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    """The address of a server with the embedded model and a key."""
-    command = [sys.executable, "-m", "jev", "serve", "--port", "0"]
-    with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env=environment(JEV_API_KEYS=KEY),
-    ) as process:
-        assert process.stdout is not None
-        killer = threading.Timer(120, process.kill)
-        killer.start()
-        line = process.stdout.readline()
-        killer.cancel()
-        found = re.search(r"http://\S+", line)
-        assert found, line
-        yield found[0]
-        process.terminate()
+@pytest.fixture
+def server_environment(keyed_server: tuple[str, str]) -> dict[str, str]:
+    """The variables that name a server with the embedded model, and its key."""
+    url, key = keyed_server
+    return {"JEV_BASE_URL": url, "JEV_API_KEY": key}
 
 
 def test_every_example_is_run_here() -> None:
@@ -83,8 +64,8 @@ def test_decide_local(tmp_path: Path) -> None:
     assert sum(line.startswith("  severity ") for line in lines) == 3
 
 
-def test_decide_http(url: str, tmp_path: Path) -> None:
-    output = run(sys.executable, EXAMPLES / "decide_http.py", cwd=tmp_path, JEV_BASE_URL=url, JEV_API_KEY=KEY)
+def test_decide_http(server_environment: dict[str, str], tmp_path: Path) -> None:
+    output = run(sys.executable, EXAMPLES / "decide_http.py", cwd=tmp_path, **server_environment)
     topics = [line.split()[0] for line in output.splitlines() if line.startswith("  ")]
     assert len(topics) == 3
     assert topics[:2] == ["billing", "technical"]
@@ -104,21 +85,21 @@ def test_decide_http_without_a_server_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-def test_curl(url: str, tmp_path: Path) -> None:
-    output = run("sh", EXAMPLES / "curl.sh", cwd=tmp_path, JEV_BASE_URL=url, JEV_API_KEY=KEY)
+def test_curl(server_environment: dict[str, str], tmp_path: Path) -> None:
+    output = run("sh", EXAMPLES / "curl.sh", cwd=tmp_path, **server_environment)
     body = json.loads(output)
     assert body["model"] == NAME
     assert body["answers"]["topic"]["choice"] == "billing"
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-def test_curl_shows_the_servers_error(url: str, tmp_path: Path) -> None:
+def test_curl_shows_the_servers_error(keyed_server: tuple[str, str], tmp_path: Path) -> None:
     done = subprocess.run(
         ["sh", EXAMPLES / "curl.sh"],
         capture_output=True,
         text=True,
         timeout=60,
-        env=environment(JEV_BASE_URL=url),
+        env=environment(JEV_BASE_URL=keyed_server[0]),
         cwd=tmp_path,
     )
     assert done.returncode != 0

@@ -1,4 +1,4 @@
-"""The command line: `jev ask`, `serve`, `models` and `doctor`.
+"""The command line: `jev ask`, `serve` and the other commands, one module each.
 
 Importing this loads neither torch nor a web framework; each command loads what it needs.
 """
@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from jev.cli import ask, doctor, models, serve
+from jev.cli import ask, batch, calibrate, doctor, models, quality, serve, thresholds
 
 __all__ = ["app"]
 
@@ -26,6 +26,10 @@ app.command("ask", help=ask.HELP)(ask.command)
 app.command("serve", help=serve.HELP)(serve.command)
 app.command("models", help=models.HELP)(models.command)
 app.command("doctor", help=doctor.HELP)(doctor.command)
+app.command("calibrate", help=calibrate.HELP)(calibrate.command)
+app.command("thresholds", help=thresholds.HELP)(thresholds.command)
+app.add_typer(quality.app)
+app.add_typer(batch.app, name="batch", help="Decide the rows of a file, with a ledger that survives kills.")
 
 
 def _show_version(value: bool) -> None:

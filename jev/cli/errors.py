@@ -30,10 +30,11 @@ def one_line_errors() -> Iterator[None]:
         yield
     except (JevError, CheckpointError) as error:
         typer.echo(f"error: {one_line(_message(error))}", err=True)
-        raise typer.Exit(_exit_code(error)) from None
+        raise typer.Exit(exit_code(error)) from None
 
 
-def _exit_code(error: Exception) -> int:
+def exit_code(error: Exception) -> int:
+    """The exit code that an error stands for."""
     if isinstance(error, APIError):
         # Too slow (408) and too many (429) pass when tried again: nothing in the request is wrong.
         return 2 if error.status < 500 and error.status not in (408, 429) else 1

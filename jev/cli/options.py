@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from jev.cli.errors import FailureError, UsageError
+from jev.loading import load_engine
 from jev.model import embedded
 from jev.model.config import ModelConfig
 from jev.model.errors import CheckpointError
@@ -28,7 +29,9 @@ Device: TypeAlias = Annotated[
 ]
 DType: TypeAlias = Annotated[
     str | None,
-    typer.Option(metavar="TYPE", help="float32, bfloat16 or float16.", rich_help_panel=MODEL_PANEL),
+    typer.Option(
+        metavar="TYPE", help="float32, bfloat16, float16, int8 or int4.", rich_help_panel=MODEL_PANEL
+    ),
 ]
 Threads: TypeAlias = Annotated[
     int | None, typer.Option(metavar="N", help="Torch threads.", rich_help_panel=MODEL_PANEL)
@@ -123,8 +126,6 @@ def load_model(settings: Settings) -> Engine:
         FailureError: there is not enough memory, or torch failed otherwise.
     """
     check_loadable(settings)
-    from jev.server.service import load_engine  # noqa: PLC0415 - it loads torch
-
     try:
         return load_engine(settings)
     except (RuntimeError, MemoryError) as error:

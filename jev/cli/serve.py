@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from jev.calibration.file import load_calibrations
 from jev.cli.errors import one_line_errors
 from jev.cli.options import MODEL_PANEL, Config, Device, DType, Threads, check_loadable, flag, load_settings
 
@@ -45,6 +46,14 @@ def command(
     device: Device = None,
     dtype: DType = None,
     threads: Threads = None,
+    calibration: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=FILE",
+            help="A calibration that requests may name; repeatable.",
+            rich_help_panel=MODEL_PANEL,
+        ),
+    ] = None,
     max_context: Annotated[
         int | None,
         typer.Option(
@@ -97,6 +106,7 @@ def command(
             device=device,
             dtype=dtype,
             threads=threads,
+            calibrations=calibration or None,
             max_context=max_context,
             cache_bytes=cache_bytes,
             host=host,
@@ -107,6 +117,7 @@ def command(
             log_json=log_json or None,
         )
         check_loadable(settings)
+        load_calibrations(settings.calibrations)  # a bad file is found before a model is loaded
         from jev.server import run  # noqa: PLC0415 - the web framework, which other commands do without
 
         run.serve(settings)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 
+from jev.server.batch_jobs import BatchJobs
+from jev.server.batch_routes import batches_api
 from jev.server.errors import install_error_handlers
 from jev.server.file_routes import files_api
 from jev.server.metrics import Metrics
@@ -16,7 +18,7 @@ from jev.server.middleware import RequestMiddleware
 from jev.server.openapi import describe
 from jev.server.routes import api, ops
 from jev.server.service import Service
-from jev.settings import Settings
+from jev.settings import Settings, SettingsError
 
 if TYPE_CHECKING:
     from jev.engine import Engine
@@ -31,13 +33,24 @@ def create_app(settings: Settings, engine: Engine | None = None) -> FastAPI:
             has started: `/health` answers at once, `/ready` and `/v1` say 503 until it is loaded.
     """
     service = Service(settings, engine)
+    batches = BatchJobs(service)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        try:
+            await batches.open()
+        except SettingsError as error:
+            if engine is not None:
+                raise
+            service.loaded.set_exception(error)  # as everything that comes between here and serving
+            yield
+            return
         await service.start()
+        await batches.start()
         try:
             yield
         finally:
+            await batches.stop()
             await service.stop()
 
     app = FastAPI(
@@ -48,13 +61,15 @@ def create_app(settings: Settings, engine: Engine | None = None) -> FastAPI:
         redirect_slashes=False,  # a redirect would drop the body
     )
     app.state.service = service
-    app.state.metrics = Metrics(service.pending, service.stats, service.stored_bytes)
+    app.state.batches = batches
+    app.state.metrics = Metrics(service.pending, service.stats, service.stored_bytes, batches.stats)
     app.include_router(api)
     app.include_router(files_api)
+    app.include_router(batches_api)
     app.include_router(ops)
     install_error_handlers(app)
     describe(app, bearer=bool(settings.api_keys))
-    routes = [*app.routes, *api.routes, *files_api.routes, *ops.routes]
+    routes = [*app.routes, *api.routes, *files_api.routes, *batches_api.routes, *ops.routes]
     paths = frozenset(path for route in routes if (path := getattr(route, "path", None)))
     app.add_middleware(RequestMiddleware, metrics=app.state.metrics, paths=paths)
     return app

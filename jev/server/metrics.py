@@ -27,6 +27,8 @@ class Metrics:
         pending: returns the requests and tokens that are waiting or running.
         stats: returns the engine's cumulative numbers; empty while there is no engine.
         stored: returns the bytes of all uploads.
+        batches: returns how many batches have not ended, and how many of their requests were answered
+            and were not.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class Metrics:
         pending: Callable[[], tuple[int, int]],
         stats: Callable[[], dict[str, float]],
         stored: Callable[[], int],
+        batches: Callable[[], dict[str, int]],
     ) -> None:
         self._registry = CollectorRegistry()
         self._requests = Counter(
@@ -52,7 +55,10 @@ class Metrics:
         tokens.set_function(lambda: pending()[1])
         files = Gauge("jev_stored_bytes", "Bytes of uploaded files", registry=self._registry)
         files.set_function(stored)
+        unfinished = Gauge("jev_batches", "Batches waiting or running", registry=self._registry)
+        unfinished.set_function(lambda: batches()["unfinished"])
         self._registry.register(_EngineCollector(stats))
+        self._registry.register(_BatchCollector(batches))
         ProcessCollector(registry=self._registry)
 
     def observe(self, path: str, status: int, seconds: float) -> None:
@@ -63,6 +69,20 @@ class Metrics:
     def render(self) -> bytes:
         """Return the text exposition."""
         return generate_latest(self._registry)
+
+
+class _BatchCollector(Collector):
+    """Shows how many requests of batches were decided."""
+
+    def __init__(self, batches: Callable[[], dict[str, int]]) -> None:
+        self._batches = batches
+
+    def collect(self) -> Iterator[Metric]:
+        decided = CounterMetricFamily("jev_batch_requests", "Requests of batches", labels=["outcome"])
+        found = self._batches()
+        for outcome in ("completed", "failed"):
+            decided.add_metric([outcome], found[outcome])
+        yield decided
 
 
 class _EngineCollector(Collector):

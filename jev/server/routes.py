@@ -113,12 +113,19 @@ async def metrics(request: Request) -> Response:
 
 def to_json(response: SystemOneResponse, warnings: Sequence[Warning]) -> bytes:
     """Return the 200 body. Numbers that JSON does not have raise ValueError: they are never sent as null."""
+    body = body_of(response, warnings)
+    return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
+def body_of(response: SystemOneResponse, warnings: Sequence[Warning]) -> dict[str, Any]:
+    """Return the 200 body as plain JSON values."""
     body: dict[str, Any] = response.model_dump(mode="json")
-    body["x_warnings"] = [warning.model_dump(mode="json") for warning in warnings] or None
+    ignored = [warning.model_dump(mode="json") for warning in warnings]
+    body["x_warnings"] = [*ignored, *(body["x_warnings"] or ())] or None
     for key in ("x_warnings", "x_diagnostics"):
         if body[key] is None:
             del body[key]
-    return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    return body
 
 
 async def _prepare(service: Service, media: Media, raw: bytes, deadline: float) -> tuple[Plan, list[Warning]]:

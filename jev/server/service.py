@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from jev.attachments import Files, NoFiles, Reader, reader_of
 from jev.errors import ModelUnavailableError
+from jev.loading import load_engine
 from jev.scheduler import Scheduler
 from jev.server.auth import Authenticator
 from jev.server.body import BodyBudget
@@ -161,31 +162,4 @@ def _open_files(settings: Settings) -> FileStore:
         quota_bytes=settings.files_quota_bytes,
         ttl_s=settings.files_ttl_s,
         max_bytes=settings.max_upload_bytes,
-    )
-
-
-def load_engine(settings: Settings) -> Engine:
-    """Load the model that the settings name; slow.
-
-    Raises:
-        CheckpointError: the checkpoint cannot be used.
-    """
-    from jev.engine import Engine  # noqa: PLC0415 - seconds, and not needed to answer /health
-
-    if settings.threads is not None:
-        import torch  # noqa: PLC0415
-
-        torch.set_num_threads(settings.threads)
-    return Engine.load(
-        settings.model,
-        device=settings.device,
-        dtype=settings.dtype,
-        max_context=settings.max_context,
-        cache_bytes=settings.cache_bytes,
-        vision_cache_bytes=settings.vision_cache_bytes,
-        step_rows=settings.step_rows,
-        vision=settings.vision,
-        image_rule=settings.image_rule,
-        soft_tokens=settings.soft_tokens,
-        name=settings.name,
     )

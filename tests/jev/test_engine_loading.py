@@ -63,6 +63,17 @@ def test_images_without_a_tower(engine: Engine, fields: dict[str, Any], layout: 
     assert (error.status, error.error_type) == (503, "model_unavailable")
 
 
+@pytest.mark.parametrize("field", ["images", "files", "assets"])
+def test_a_model_with_a_tower_says_that_nobody_read_the_attachments(tiny: Path, field: str) -> None:
+    seeing = Engine.load(tiny)
+    assert seeing.has_vision
+    entry = {"type": "image", "format": "png", "data_base64": "AA=="}
+    given = {"p": entry} if field == "assets" else [{"name": "a.png", "data": "AA=="}]
+    error = refused(seeing, InvalidRequestError, **{field: given})
+    assert [issue.loc for issue in error.issues] == [["body", field]]
+    assert "were not read" in error.message
+
+
 @pytest.mark.parametrize("field", ["documents", "videos", "audios", "files"])
 def test_attachments(engine: Engine, field: str) -> None:
     error = refused(engine, InvalidRequestError, **{field: [{"name": "a.txt", "data": "YQ=="}]})
@@ -128,7 +139,7 @@ def test_context_longer_than_the_model(tiny: Path) -> None:
     assert load_refusal(tiny, max_context=4097) == "max_context 4097 is over the 4096 positions of the model"
 
 
-@pytest.mark.parametrize("dtype", ["float33", "int8", "", "nn", "__name__"])
+@pytest.mark.parametrize("dtype", ["float33", "uint8", "", "nn", "__name__"])
 def test_dtype_that_is_none(tiny: Path, dtype: str) -> None:
     assert repr(dtype) in load_refusal(tiny, dtype=dtype)
 

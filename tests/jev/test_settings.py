@@ -92,7 +92,7 @@ def test_an_unknown_setting_is_one_sentence_with_a_suggestion(tmp_path: Path) ->
         ("rate_limit_rpm", -1),
         ("threads", 0),
         ("log_level", "loud"),
-        ("dtype", "int4"),
+        ("dtype", "int3"),
         ("host", ""),
     ],
 )

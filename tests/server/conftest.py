@@ -5,10 +5,15 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
@@ -33,12 +38,43 @@ from jev.schemas import (
 from jev.server.app import create_app
 from jev.settings import Settings
 
+if TYPE_CHECKING:
+    from jev.engine import Engine
+
+# pytest's importlib mode puts no test folder on the path; `sample_files` lies here.
+sys.path.insert(0, str(Path(__file__).parent))
+
 
 @dataclass(frozen=True)
 class FakePlan:
     request: SystemOneRequest
     tokens: int
     questions: int
+
+
+DROPPED_SECONDS = 2.0
+
+
+class FakeRun:
+    """A plan at work on a thread of its own, which is told to stop when no step has held it for a while."""
+
+    def __init__(self, work: Callable[[Callable[[], bool]], SystemOneResponse]) -> None:
+        self.ended = Event()
+        self.outcome: SystemOneResponse | BaseException | None = None
+        self.stepped = time.monotonic()
+        Thread(target=self._go, args=(work,), daemon=True).start()
+
+    @property
+    def done(self) -> bool:
+        """Whether it has an outcome."""
+        return self.ended.is_set()
+
+    def _go(self, work: Callable[[Callable[[], bool]], SystemOneResponse]) -> None:
+        try:
+            self.outcome = work(lambda: time.monotonic() - self.stepped > DROPPED_SECONDS)
+        except BaseException as error:
+            self.outcome = error
+        self.ended.set()
 
 
 @dataclass
@@ -70,6 +106,19 @@ class FakeEngine:
             )
         self.material.append(material)
         return FakePlan(request, tokens=len(json.dumps(request.state)) + 8, questions=len(request.questions))
+
+    def start(self, plan: FakePlan) -> FakeRun:
+        return FakeRun(lambda cancelled: self.run(plan, cancelled=cancelled))
+
+    def step(self, runs: Sequence[FakeRun]) -> None:
+        for run in runs:
+            run.stepped = time.monotonic()
+        runs[0].ended.wait(0.005)
+
+    def finish(self, run: FakeRun) -> SystemOneResponse:
+        if not isinstance(run.outcome, SystemOneResponse):
+            raise run.outcome or AssertionError("it is not done")
+        return run.outcome
 
     def run(self, plan: FakePlan, *, cancelled: Callable[[], bool] = lambda: False) -> SystemOneResponse:
         if self.on_run is not None:
@@ -154,6 +203,94 @@ def start(make_app: Callable[..., FastAPI]) -> Iterator[Callable[..., TestClient
 def client(start: Callable[..., TestClient]) -> TestClient:
     """A client of an app with the default settings."""
     return start()
+
+
+class Transcriber(BaseHTTPRequestHandler):
+    """A transcription service that hears the same in every recording."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        body = json.dumps({"text": "I was charged twice."}).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="session")
+def speech_url() -> Iterator[str]:
+    """The address of a transcription service."""
+    service = ThreadingHTTPServer(("127.0.0.1", 0), Transcriber)
+    Thread(target=service.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+    yield f"http://127.0.0.1:{service.server_port}/v1/audio/transcriptions"
+    service.shutdown()
+    service.server_close()
+
+
+@dataclass(frozen=True)
+class Seeing:
+    """An app whose model takes pictures, with what it was given, and the folder of its uploads."""
+
+    client: TestClient
+    engine: FakeEngine
+    folder: Path
+
+    def ask(self, **fields: Any) -> Any:
+        """Post one simple question with these fields; the response."""
+        question = {"type": "noul", "instructions": "Is it?"}
+        return self.client.post("/v1/systemone", json={"state": "s", "questions": {"q": question}, **fields})
+
+    def read(self, **fields: Any) -> Material:
+        """What the model is given for a request with these fields."""
+        response = self.ask(**fields)
+        assert response.status_code == 200, response.text
+        return self.engine.material[-1]
+
+    def refusal(self, **fields: Any) -> tuple[list[str | int], str]:
+        """Where below the body a request with these fields is refused, and what is said."""
+        response = self.ask(**fields)
+        assert response.status_code == 422, response.text
+        (row,) = response.json()["detail"]
+        return row["loc"][1:], row["msg"]
+
+    def upload(self, name: str, data: bytes) -> str:
+        """The id of an upload."""
+        response = self.client.post("/v1/files", files=[("file", (name, data))])
+        assert response.status_code == 200, response.text
+        return response.json()["files"][0]["id"]
+
+
+@pytest.fixture(scope="module")
+def seeing(tmp_path_factory: pytest.TempPathFactory, speech_url: str) -> Iterator[Seeing]:
+    """One app with the default limits for all tests of a file; one process reads attachments."""
+    folder = tmp_path_factory.mktemp("uploads")
+    settings = Settings(extract_workers=1, ocr="off", speech_url=speech_url, files_dir=folder)
+    engine = FakeEngine(has_vision=True)
+    app = create_app(settings, engine)  # pyright: ignore[reportArgumentType]
+    with TestClient(app, raise_server_exceptions=False) as client:
+        yield Seeing(client, engine, folder)
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tiny: Path) -> Engine:
+    """A real engine around the tiny random checkpoint."""
+    from jev.engine import Engine
+
+    return Engine.load(tiny)
+
+
+@pytest.fixture
+def start_tiny(tiny_model: Engine) -> Iterator[Callable[..., TestClient]]:
+    """Start an app around the tiny model; keyword arguments are settings."""
+    with ExitStack() as stack:
+
+        def start(**settings: Any) -> TestClient:
+            return stack.enter_context(TestClient(create_app(Settings(**settings), tiny_model)))
+
+        yield start
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import gzip
 import json
+import os
 import random
 from collections.abc import Callable
 from typing import Any
@@ -24,12 +25,15 @@ from jev.schemas import SystemOneRequest, SystemOneResponse
 pytestmark = pytest.mark.slow
 
 
+SEARCH = os.environ.get("HYPOTHESIS_PROFILE") == "search"
+
+
 def fuzz(cases: int) -> settings:
-    """So many cases, the same ones every time."""
+    """So many cases, the same ones every time; ten times as many, and new ones, in a search."""
     return settings(
-        max_examples=cases,
+        max_examples=10 * cases if SEARCH else cases,
         deadline=None,
-        derandomize=True,
+        derandomize=not SEARCH,
         database=None,
         phases=(Phase.generate, Phase.shrink),
         suppress_health_check=list(HealthCheck),
@@ -145,7 +149,7 @@ def mutate(body: dict[str, Any], rng: random.Random, junk: list[Any]) -> dict[st
 KEYS = [*SystemOneRequest.model_fields, "type", "criteria", "true", "false", "", "x"]
 
 
-@fuzz(700)
+@fuzz(300)
 @given(body=valid)
 def test_valid_bodies_are_answered(fast_client: Any, body: dict[str, Any]) -> None:
     response = fast_client.post(encode(body))
@@ -154,7 +158,7 @@ def test_valid_bodies_are_answered(fast_client: Any, body: dict[str, Any]) -> No
     assert list(response.json()["answers"]) == list(body["questions"])
 
 
-@fuzz(400)
+@fuzz(200)
 @given(body=valid, junk=st.lists(anything, min_size=1, max_size=4), seed=st.integers(0, 2**32))
 def test_mutated_bodies(fast_client: Any, body: dict[str, Any], junk: list[Any], seed: int) -> None:
     rng = random.Random(seed)
@@ -162,13 +166,13 @@ def test_mutated_bodies(fast_client: Any, body: dict[str, Any], junk: list[Any],
         check(fast_client.post(encode(mutate(body, rng, junk))))
 
 
-@fuzz(1500)
+@fuzz(600)
 @given(body=anything)
 def test_any_json(fast_client: Any, body: Any) -> None:
     check(fast_client.post(encode(body)))
 
 
-@fuzz(300)
+@fuzz(150)
 @given(content=st.binary(max_size=200), body=valid, seed=st.integers(0, 2**32))
 def test_broken_bytes(fast_client: Any, content: bytes, body: dict[str, Any], seed: int) -> None:
     check(fast_client.post(content))
@@ -179,7 +183,7 @@ def test_broken_bytes(fast_client: Any, content: bytes, body: dict[str, Any], se
         check(fast_client.post(good[:at] + content[: rng.randrange(4)] + good[at + rng.randrange(9) :]))
 
 
-@fuzz(300)
+@fuzz(150)
 @given(
     body=valid,
     kind=st.sampled_from(["application/json", "multipart/form-data; boundary=b", "text/html", "a/b+json"]),
@@ -233,7 +237,7 @@ def operation(fast_client: Any) -> Any:
     return schemathesis.openapi.from_dict(fast_client.app.openapi())["/v1/systemone"]["POST"]
 
 
-@fuzz(400)
+@fuzz(150)
 @given(data=st.data())
 def test_what_the_schema_allows(fast_client: Any, operation: Any, data: st.DataObject) -> None:
     case = data.draw(operation.as_strategy())
