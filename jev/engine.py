@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import datetime
 import threading
-import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
-from weakref import WeakValueDictionary
 
 import jev._openmp  # noqa: F401 - before torch
 
@@ -19,7 +16,7 @@ import torch  # isort: skip
 from jev.calibration.apply import activate
 from jev.calibration.file import Calibration
 from jev.calibration.identity import Identity, prompt_digest
-from jev.combine import all_reads, answers_of, first_work, more_work
+from jev.combine import all_reads, answers_of
 from jev.diagnostics import diagnostics
 from jev.errors import ModelUnavailableError, NotFoundError
 from jev.joint import plan_joint
@@ -27,23 +24,20 @@ from jev.labels import Labels
 from jev.lru import ByteLRU
 from jev.material import Material, unread
 from jev.model import embedded
-from jev.model.cache import PrefixKV
 from jev.model.checkpoint import load_checkpoint
 from jev.model.config import read_json
 from jev.model.diffusion_gemma import DiffusionGemma
 from jev.model.errors import CheckpointError
 from jev.model.masks import ImageRule
-from jev.model.packed import ImageSpan
 from jev.model.quant import Bits
-from jev.model.read import Branch, Canvas, Prefill, step
 from jev.model.template import Template
 from jev.model.tokenizer import Tokenizer
 from jev.model.weights.identity import weights_digest
-from jev.packing import Step, pack
-from jev.plan import PlacedImage, Plan, Unit
+from jev.plan import Plan
 from jev.prompt import PromptContext, plan_isolated
-from jev.run import Encoding, Run
+from jev.run import Run
 from jev.schemas import ModelInfo, SystemOneRequest, SystemOneResponse, Usage
+from jev.stepper import Stepper
 
 ALIASES = ("jev-latest", "jev-preview")
 MAX_CANVAS = 64
@@ -64,6 +58,7 @@ class Engine:
         name: the resolved model name that answers carry.
         description: one line for the model list.
         release_date: YYYY-MM-DD.
+        stepper: what runs the model.
         fingerprint: digest of the checkpoint's config and weights; "" for a model without a folder.
         calibrations: by the name that requests give.
     """
@@ -101,10 +96,13 @@ class Engine:
         self.fingerprint = fingerprint
         self.calibrations = dict(calibrations or {})
         self.max_context = max_context or longest
-        self.step_rows = step_rows
-        self.prefill_rows = min(prefill_rows, step_rows)
-        self.cache: ByteLRU[PrefixKV] = ByteLRU(cache_bytes)
-        self.vision_cache: ByteLRU[torch.Tensor] = ByteLRU(vision_cache_bytes)
+        self.stepper = Stepper(
+            model,
+            step_rows=step_rows,
+            prefill_rows=prefill_rows,
+            cache=ByteLRU(cache_bytes),
+            vision_cache=ByteLRU(vision_cache_bytes),
+        )
         self.context = PromptContext(
             tokenizer=tokenizer,
             template=Template(tokenizer),
@@ -117,9 +115,6 @@ class Engine:
             soft_tokens=soft_tokens,
         )
         self._lock = threading.Lock()
-        self._counts = {"rows_prefill": 0, "rows_read": 0, "reads": 0, "steps": 0}
-        self._encodings: WeakValueDictionary[bytes, Encoding] = WeakValueDictionary()
-        self._started = 0
 
     @classmethod
     def load(
@@ -196,10 +191,10 @@ class Engine:
     def stats(self) -> dict[str, float]:
         """Counts since loading, for metrics."""
         return {
-            "prefix_hits": self.cache.hits,
-            "prefix_misses": self.cache.misses,
-            "prefix_bytes": self.cache.bytes,
-            **self._counts,
+            "prefix_hits": self.stepper.cache.hits,
+            "prefix_misses": self.stepper.cache.misses,
+            "prefix_bytes": self.stepper.cache.bytes,
+            **self.stepper.counts,
         }
 
     def prepare(self, request: SystemOneRequest, material: Material | None = None) -> Plan:
@@ -259,21 +254,16 @@ class Engine:
             fresh: neither look at what the prefix cache holds nor add to it. Then the work is packed
                 the same way whatever ran before, so that the same plans give the same numbers.
         """
-        cache, encodings = self.cache, self._encodings
-        if fresh:
-            self.cache, self._encodings = ByteLRU(0), WeakValueDictionary()
-        try:
-            left = dict(enumerate(map(self.start, plans)))
-            found: dict[int, SystemOneResponse | Exception] = {}
-            while left:
-                for index in [index for index, run in left.items() if run.done]:
-                    # Let go of at once: its keys and values are larger than all else of it.
-                    found[index] = self._finished(left.pop(index))
-                if left:
-                    self.step(list(left.values()))
-            return [found[index] for index in range(len(plans))]
-        finally:
-            self.cache, self._encodings = cache, encodings
+        stepper = self.stepper.fresh() if fresh else self.stepper
+        left = dict(enumerate(map(stepper.start, plans)))
+        found: dict[int, SystemOneResponse | Exception] = {}
+        while left:
+            for index in [index for index, run in left.items() if run.done]:
+                # Let go of at once: its keys and values are larger than all else of it.
+                found[index] = self._finished(left.pop(index))
+            if left:
+                stepper.step(list(left.values()))
+        return [found[index] for index in range(len(plans))]
 
     def _finished(self, run: Run) -> SystemOneResponse | Exception:
         try:
@@ -283,39 +273,11 @@ class Engine:
 
     def start(self, plan: Plan) -> Run:
         """Begin a plan: find what of it is encoded already."""
-        self._started += 1
-        run = Run(plan, self._started, to_read=deque(first_work(plan)))
-        for unit in plan.units:
-            key = run.key_of(unit)
-            prefix = next((one for one in run.encodings if one.key == key), None)
-            if prefix is None:
-                prefix = self._prefix(key, unit)
-                run.cached_prefixes += prefix.done
-                run.encodings.append(prefix)
-            if len(unit.branch) > self.step_rows:
-                prefix = Encoding(unit.branch, unit.branch_images, after=prefix)
-                run.encodings.append(prefix)
-            run.sources[id(unit)] = prefix
-        run.extended = not plan.groups
-        return run
+        return self.stepper.start(plan)
 
     def step(self, runs: Sequence[Run]) -> None:
-        """Run one forward with work of unfinished runs, given in order of arrival.
-
-        If it fails, each run's part is tried alone, and those that fail again keep the `error`.
-        """
-        work = pack(runs, self.step_rows, self.prefill_rows)
-        try:
-            self._forward(work)
-        except Exception as error:
-            if len(work.shares) == 1:
-                next(iter(work.shares)).error = error
-                return
-            for run in work.shares:
-                try:
-                    self._forward(pack([run], self.step_rows, self.prefill_rows))
-                except Exception as alone:
-                    run.error = alone
+        """Run one forward with work of unfinished runs, given in order of arrival."""
+        self.stepper.step(runs)
 
     def finish(self, run: Run) -> SystemOneResponse:
         """The response of a run that is done.
@@ -337,104 +299,6 @@ class Engine:
             x_warnings=plan.warnings or None,
             x_diagnostics=report,
         )
-
-    def _prefix(self, key: bytes, unit: Unit) -> Encoding:
-        """The unit's prefix: in the cache, on its way for another run, or to be encoded."""
-        if (one := self._encodings.get(key)) is not None:
-            self.cache.hits += 1  # it is encoded once for everyone
-            return one
-        one = Encoding(unit.prefix, unit.prefix_images, key=key, kv=self.cache.get(key))
-        if one.kv is not None:
-            one.start = len(one.tokens)
-        elif not one.tokens:
-            one.kv = self.model.empty_prefix()
-        else:
-            self._encodings[key] = one
-        return one
-
-    def _forward(self, work: Step) -> None:
-        """Run the chosen work and hand out what came of it; when it fails, nothing has changed."""
-        started = time.perf_counter()
-        prefills = [self._chunk(one, rows) for one, rows in work.encode]
-        canvases: dict[int, list[Canvas]] = {}
-        owners: dict[int, tuple[Run, Branch]] = {}
-        for run, unit, number in work.read:
-            canvases.setdefault(id(unit), []).append(
-                unit.seeded(number, mass=bool(run.plan.request.diagnostics))
-            )
-            owners[id(unit)] = (run, self._branch(run, unit))
-        longer, readings = step(
-            self.model, prefills, [(owners[key][1], ones) for key, ones in canvases.items()]
-        )
-        for (one, rows), kv in zip(work.encode, longer, strict=True):
-            one.kv, one.start = kv, one.start + rows
-            if one.done:
-                one.spans = None
-                if one.key is not None:
-                    self.cache.put(one.key, kv)
-        for key, found in zip(canvases, readings, strict=True):
-            run, branch = owners[key]
-            run.branches[key] = branch
-            run.readings.setdefault(key, []).extend(found)
-        encoded = sum(rows for _, rows in work.encode)
-        self._counts["rows_prefill"] += encoded
-        self._counts["rows_read"] += work.rows - encoded
-        self._counts["reads"] += len(work.read)
-        self._counts["steps"] += 1
-        self._account(work, time.perf_counter() - started)
-
-    def _account(self, work: Step, elapsed: float) -> None:
-        """Note what the step did for each run, and see which of them want more."""
-        for run in work.shares:
-            mine = [unit for other, unit, _ in work.read if other is run]
-            for unit in mine:
-                assert run.to_read.popleft()[0] is unit
-            run.rows += work.shares[run]
-            run.steps += 1
-            if mine:
-                run.read_s += elapsed
-            else:
-                run.prefill_s += elapsed
-            if mine and not run.to_read and not run.extended:
-                run.extended = True
-                run.to_read.extend(more_work(run.plan, run.readings))
-
-    def _chunk(self, one: Encoding, rows: int) -> Prefill:
-        """The next rows of an encoding as the model takes them."""
-        if one.kv is None:
-            one.kv = one.after.kv if one.after is not None else self.model.empty_prefix()
-        assert one.kv is not None
-        if one.spans is None:
-            one.spans = self._spans(one.images)
-        spans = [
-            ImageSpan(span.start - one.start, span.embeddings)
-            for span in one.spans
-            if one.start <= span.start < one.start + rows
-        ]
-        return Prefill(one.kv, one.tokens[one.start : one.start + rows], spans)
-
-    def _branch(self, run: Run, unit: Unit) -> Branch:
-        """What the unit's canvases are laid behind."""
-        if (known := run.branches.get(id(unit))) is not None:
-            return known
-        source = run.sources[id(unit)]
-        assert source.kv is not None
-        if source.key is None:
-            return Branch(source.kv)
-        return Branch(source.kv, unit.branch, self._spans(unit.branch_images))
-
-    def _spans(self, images: tuple[PlacedImage, ...]) -> tuple[ImageSpan, ...]:
-        """Run the vision tower on what it has not seen lately."""
-        spans = []
-        for image in images:
-            assert self.model.vision is not None  # pictures are refused without one
-            key = image.sha256.encode()
-            soft = self.vision_cache.get(key)
-            if soft is None:
-                soft = self.model.vision(image.patches)
-                self.vision_cache.put(key, soft)
-            spans.append(ImageSpan(image.start, soft))
-        return tuple(spans)
 
 
 def _precision(dtype: str, device: str) -> tuple[torch.dtype, Bits | None]:

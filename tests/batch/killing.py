@@ -1,9 +1,10 @@
 """Runs `jev batch run` again and again in processes that are killed, until one of them reaches its end.
 
 Not a test: `test_kill.py` starts it. Everything heavy is imported once; each process is a fork of this one,
-so that a job is at work a moment after it began. Prints how many rows were done at each kill.
+so that a job is at work a moment after it began. The kills are spread over the rows of the job by chance.
+Prints how many rows were done at each kill.
 
-    python killing.py KILLS SEED ARGUMENT...
+    python killing.py KILLS ROWS SEED ARGUMENT...
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from jev.batch.readers import JobError
 from jev.batch.run import ledger_of
 from jev.cli import app
 
-START_SECONDS = 60.0
+SECONDS = 240.0
 
 
 def started(arguments: list[str]) -> int:
@@ -48,28 +49,33 @@ def done(ledger: Path) -> int:
     return 0
 
 
+def killed(arguments: list[str], ledger: Path, rows: int, chance: random.Random, *, early: bool) -> int:
+    """Start the job and kill it once `rows` are done, or early: at any moment; returns the rows then done."""
+    process = started(["batch", "run", *arguments])
+    until = time.monotonic() + SECONDS
+    while not early and done(ledger) < rows:
+        if os.waitpid(process, os.WNOHANG) != (0, 0) or time.monotonic() > until:
+            sys.exit(f"the job was to reach {rows} rows and reached {done(ledger)}")
+        time.sleep(0.005)
+    time.sleep(chance.uniform(0.0, 0.2 if early else 0.03))
+    os.kill(process, signal.SIGKILL)
+    _, status = os.waitpid(process, 0)
+    if not os.WIFSIGNALED(status):
+        sys.exit(f"the job ended by itself with {done(ledger)} rows done")
+    return done(ledger)
+
+
 def main() -> None:
-    kills, seed, *arguments = sys.argv[1:]
-    chance = random.Random(int(seed))
+    kills, rows, seed = map(int, sys.argv[1:4])
+    arguments = sys.argv[4:]
+    chance = random.Random(seed)
     ledger = ledger_of(Path(arguments[arguments.index("--output") + 1]))
-    killed: list[int] = []
-    for kill in range(int(kills)):
-        before = done(ledger)
-        process = started(["batch", "run", *arguments])
-        # Some die at any moment, the others at any moment of their work.
-        until = time.monotonic() + START_SECONDS
-        while kill % 4 and done(ledger) == before and time.monotonic() < until:
-            if os.waitpid(process, os.WNOHANG) != (0, 0):
-                sys.exit(f"the job ended before kill {kill + 1}, with {done(ledger)} rows done")
-            time.sleep(0.01)
-        time.sleep(chance.uniform(0.0, 0.3))
-        os.kill(process, signal.SIGKILL)
-        _, status = os.waitpid(process, 0)
-        if not os.WIFSIGNALED(status):
-            sys.exit(f"the job ended before kill {kill + 1}, with {done(ledger)} rows done")
-        killed.append(done(ledger))
+    moments = sorted(chance.randrange(1, rows * 9 // 10) for _ in range(kills))
+    found = [
+        killed(arguments, ledger, moment, chance, early=kill % 4 == 0) for kill, moment in enumerate(moments)
+    ]
     _, status = os.waitpid(started(["batch", "run", *arguments]), 0)
-    print(json.dumps({"killed": killed, "code": os.waitstatus_to_exitcode(status)}))
+    print(json.dumps({"killed": found, "code": os.waitstatus_to_exitcode(status)}))
 
 
 if __name__ == "__main__":

@@ -22,10 +22,10 @@ QUESTIONS = {
 }
 
 
-def start(*arguments: str | Path, kills: int, seed: int = 1) -> subprocess.Popen[str]:
+def start(*arguments: str | Path, rows: int, kills: int = 0, seed: int = 1) -> subprocess.Popen[str]:
     clean = {key: value for key, value in os.environ.items() if not key.startswith("JEV_")}
     return subprocess.Popen(
-        [sys.executable, HARNESS, str(kills), str(seed), *map(str, arguments)],
+        [sys.executable, HARNESS, str(kills), str(rows), str(seed), *map(str, arguments)],
         env={**clean, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -41,7 +41,12 @@ def ended(process: subprocess.Popen[str]) -> tuple[list[int], int]:
     return report["killed"], report["code"]
 
 
-def write_job(folder: Path, rows: int, distinct: int, *asked: str) -> tuple[str | Path, ...]:
+def about(number: int, every: int) -> int:
+    """What a row is about: every so-manieth is new, the others repeat any row before them."""
+    return number if number % every == 0 else number * 7919 % (number // every + 1) * every
+
+
+def write_job(folder: Path, rows: int, every: int, *asked: str) -> tuple[str | Path, ...]:
     questions = folder / "questions.json"
     questions.write_text(json.dumps({name: QUESTIONS[name] for name in asked}))
     with (folder / "in.jsonl").open("w") as file:
@@ -49,7 +54,7 @@ def write_job(folder: Path, rows: int, distinct: int, *asked: str) -> tuple[str 
             if number % 997 == 0:
                 file.write("{broken\n")
                 continue
-            file.write(json.dumps({"id": f"r{number}", "state": f"row {number * 7919 % distinct}"}) + "\n")
+            file.write(json.dumps({"id": f"r{number}", "state": f"row {about(number, every)}"}) + "\n")
     return ("--input", folder / "in.jsonl", "--questions", questions)
 
 
@@ -62,9 +67,12 @@ def check(output: Path, rows: int) -> None:
 def test_twenty_thousand_rows_killed_twenty_times(tmp_path: Path) -> None:
     model = write_tiny_checkpoint(tmp_path / "tiny", layers=1, hidden=16, experts=2, top_k=1, vision=False)
     rows = 20_000
-    job = (*write_job(tmp_path, rows, 3_000, "team"), "--model-path", model, "--samples", "1")
+    job = (*write_job(tmp_path, rows, 6, "team"), "--model-path", model, "--samples", "1")
     whole, killed = tmp_path / "whole.jsonl", tmp_path / "killed.jsonl"
-    runs = [start(*job, "--output", whole, kills=0), start(*job, "--output", killed, kills=20)]
+    runs = [
+        start(*job, "--output", whole, rows=rows),
+        start(*job, "--output", killed, rows=rows, kills=20),
+    ]
     (_, untouched), (moments, resumed) = map(ended, runs)
     assert (untouched, resumed) == (3, 3)  # some rows are broken
     assert len(moments) == 20
@@ -78,16 +86,17 @@ def test_twenty_thousand_rows_killed_twenty_times(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_embedded_model_in_this_process_and_over_http(tmp_path: Path, server: str) -> None:
-    rows, distinct, kills, at_once = 24, 20, 3, 2
-    job = (*write_job(tmp_path, rows, distinct, *QUESTIONS), "--samples", "1")
+    rows, every, kills, at_once = 24, 2, 3, 2
+    distinct = len({about(number, every) for number in range(1, rows + 1)})
+    job = (*write_job(tmp_path, rows, every, *QUESTIONS), "--samples", "1")
     here = (*job, "--group-rows", "4")
     there = (*job, "--url", server, "--concurrency", str(at_once))
     whole, killed, remote = (tmp_path / f"{name}.jsonl" for name in ("whole", "killed", "remote"))
     before = answered(server)
     runs = [
-        start(*here, "--output", whole, kills=0),
-        start(*here, "--output", killed, kills=kills),
-        start(*there, "--output", remote, kills=kills),
+        start(*here, "--output", whole, rows=rows),
+        start(*here, "--output", killed, rows=rows, kills=kills),
+        start(*there, "--output", remote, rows=rows, kills=kills),
     ]
     (_, untouched), (moments, resumed), (distant, far) = map(ended, runs)
     assert (untouched, resumed, far) == (0, 0, 0)

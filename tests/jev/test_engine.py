@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import jev.engine
+import jev.stepper
 from jev.decide import softmax, to_alternatives
 from jev.engine import Cancelled, Engine
 from jev.model.read import Branch, Canvas, Prefill
@@ -117,14 +117,14 @@ def test_answers_whatever_fits_in_a_step(small: Engine, fields: dict[str, Any], 
 
 def test_a_long_state_is_prefilled_in_steps(small: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[int] = []
-    inner = jev.engine.step
+    inner = jev.stepper.step
 
     def watched(model: Any, prefills: Sequence[Prefill], reads: Any) -> Any:
         longer, readings = inner(model, prefills, reads)
         steps.extend(kv.length for kv in longer)
         return longer, readings
 
-    monkeypatch.setattr(jev.engine, "step", watched)
+    monkeypatch.setattr(jev.stepper, "step", watched)
     plan = small.prepare(request(samples=1, state="word " * 300))
     variant(small, step_rows=512).run(plan)
     length = len(plan.units[0].prefix)
@@ -133,7 +133,7 @@ def test_a_long_state_is_prefilled_in_steps(small: Engine, monkeypatch: pytest.M
 
 
 def test_steps_hold_no_more_rows_than_allowed(small: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    inner, seen = jev.engine.step, []
+    inner, seen = jev.stepper.step, []
 
     def watched(
         model: Any, prefills: Sequence[Prefill], reads: Sequence[tuple[Branch, Sequence[Canvas]]]
@@ -145,7 +145,7 @@ def test_steps_hold_no_more_rows_than_allowed(small: Engine, monkeypatch: pytest
             seen.append((sum(rows) + sum(canvases), len(canvases)))
         return inner(model, prefills, reads)
 
-    monkeypatch.setattr(jev.engine, "step", watched)
+    monkeypatch.setattr(jev.stepper, "step", watched)
     plan = small.prepare(request(samples=8, permutations=3))
     branches = sum(len(unit.branch) for unit in plan.units)
     for step_rows in (1, 64, 300, 5000):
@@ -347,7 +347,7 @@ def test_cancelled_between_any_two_steps(small: Engine, fields: dict[str, Any]) 
         except Cancelled:
             assert calls == stop  # at once, not a step later
             assert dumped(one.decide(asked)) == expected
-            one.cache = variant(small).cache
+            one.stepper.cache = variant(small).stepper.cache
         else:
             assert dumped(response) == expected
             break

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import jev.engine
+import jev.stepper
 from jev.engine import Engine
 from jev.packing import LONG_SHARE, pack
 from jev.plan import Plan
@@ -145,14 +145,14 @@ def test_whoever_goes_leaves_the_shared_prefix_to_the_others(small: Engine) -> N
 def test_one_that_fails_fails_alone(small: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = variant(small)
     bad = engine.prepare(ask("The one that fails."))
-    inner = jev.engine.step
+    inner = jev.stepper.step
 
     def failing(model: Any, prefills: Any, reads: Any) -> Any:
         if any(tuple(one.tokens) == bad.units[0].prefix for one in prefills):
             raise MemoryError("no room")
         return inner(model, prefills, reads)
 
-    monkeypatch.setattr(jev.engine, "step", failing)
+    monkeypatch.setattr(jev.stepper, "step", failing)
     good = [engine.prepare(ask(f"Good {n}.")) for n in range(3)]
     first, broken, *rest = engine.run_many([good[0], bad, *good[1:]])
     assert isinstance(broken, MemoryError)

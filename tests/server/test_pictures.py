@@ -278,7 +278,7 @@ def test_concurrent_requests_answer_as_each_does_alone(tiny: Path, cached: bool)
                 # Rows beside others are rounded otherwise; another picture moves far more.
                 assert answer == pytest.approx(alone[number], abs=2e-5), asked[number]
     if cached:
-        assert engine.vision_cache.hits > 0
+        assert engine.stepper.vision_cache.hits > 0
     for form in range(0, len(asked), len(PAIRS)):
         one, swapped, other = alone[form : form + len(PAIRS)]
         for answer in (swapped, other):
