@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from jev.extractors.errors import Unreadable
+
+_MAX_BOXES = 200_000
+"""Recordings cut into pieces have two boxes for each frame at most."""
 _SEGMENT = b"\x18\x53\x80\x67"
 _RIFF_UNKNOWN = frozenset({0, 0x7FFFFFFF, 0xFFFFFFFF})
 """What recorders write that cannot go back to the start of their output."""
@@ -12,6 +16,9 @@ def is_cut_short(data: bytes, format_: str) -> bool:
 
     Decoders read what is there of such a file, so they do not tell. Formats that state no size, and
     files whose size was not known when they were begun, count as whole.
+
+    Raises:
+        Unreadable: for a file of so many boxes that nothing else can be in it.
     """
     if format_ in ("mp4", "mov", "m4a"):
         return _boxes_end(data) > len(data)
@@ -25,8 +32,11 @@ def is_cut_short(data: bytes, format_: str) -> bool:
 
 def _boxes_end(data: bytes) -> int:
     """End of the last box of an ISO media file."""
-    at = 0
+    at = count = 0
     while at + 8 <= len(data):
+        count += 1
+        if count > _MAX_BOXES:
+            raise Unreadable(f"It has more than {_MAX_BOXES:,} boxes")
         size = int.from_bytes(data[at : at + 4], "big")
         if size == 1:
             size = int.from_bytes(data[at + 8 : at + 16], "big")

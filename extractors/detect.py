@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import islice
 from typing import NamedTuple
 
 from jev.extractors.errors import Unreadable, UnsupportedType
@@ -75,6 +76,7 @@ _MAIL_FIELDS = frozenset(
 _HTML = re.compile(rb"(?is)\s*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)?<(?:!doctype\s+html|html[\s>])")
 _HEAD = 4096
 _DEEP = 1 << 16
+_MAX_HANDLERS = 1024
 
 
 def sniff(data: bytes, name: str) -> Content:
@@ -193,7 +195,9 @@ def _iso_media(data: bytes) -> Content:
 
 def _only_sound(data: bytes) -> bool:
     """Whether an MP4 file has tracks of sound and none of pictures."""
-    handlers = {data[m.end() + 8 : m.end() + 12] for m in re.finditer(b"hdlr", data)}
+    # A file has one for each track; one made of nothing else would take seconds.
+    found = islice(re.finditer(b"hdlr", data), _MAX_HANDLERS)
+    handlers = {data[m.end() + 8 : m.end() + 12] for m in found}
     return b"soun" in handlers and b"vide" not in handlers
 
 

@@ -24,7 +24,30 @@ _M_T = "{http://schemas.openxmlformats.org/officeDocument/2006/math}t"
 
 # Deleted or moved text, field codes and the second spelling of a shape are not what a reader sees.
 _UNSEEN = {f"{_W}del", f"{_W}moveFrom", f"{_W}instrText", f"{_W}delText", f"{_MC}Fallback"}
-_BREAKS = {f"{_W}br": "\n", f"{_W}cr": "\n", f"{_W}tab": "\t", f"{_W}noBreakHyphen": "-"}
+_BREAKS = {
+    f"{_W}br": "\n",
+    f"{_W}cr": "\n",
+    f"{_W}tab": "\t",
+    f"{_W}ptab": "\t",
+    f"{_W}noBreakHyphen": "-",
+}
+# What forms are ticked with; other characters of these fonts have no meaning as text.
+_SYMBOLS = {
+    "wingdings": {
+        0x6F: "\u2610",
+        0xA8: "\u2610",
+        0xFB: "\u2717",
+        0xFC: "\u2713",
+        0xFD: "\u2612",
+        0xFE: "\u2611",
+    },
+    "wingdings 2": {0x4F: "\u2717", 0x50: "\u2713", 0x51: "\u2612", 0x52: "\u2611", 0xA3: "\u2610"},
+    "wingdings 3": {},
+    "webdings": {0x61: "\u2713", 0x72: "\u2717"},
+    "symbol": {0xB7: "\u2022"},
+}
+_UNKNOWN = "\ufffd"
+_OFF = ("0", "false", "off")
 
 
 def read_docx(data: bytes, name: str, limits: Limits) -> Evidence:
@@ -50,8 +73,13 @@ def read_docx(data: bytes, name: str, limits: Limits) -> Evidence:
         for root in _related(document, f"/{kind}s"):
             reader.notes(kind, root)
     text = reader.out.text()
-    if reader.hidden:
-        notes = (*notes, f"Passages of hidden text were not read: {reader.hidden}")
+    unread = {
+        "Passages of hidden text": reader.hidden,
+        "Deleted passages of tracked changes": reader.deleted,
+        "Documents inserted into it": reader.inserted,
+        "Symbols without a meaning as text": reader.symbols,
+    }
+    notes = (*notes, *(f"{what} were not read: {count}" for what, count in unread.items() if count))
     return Evidence(name, "document", text, (), (COVERAGE, *notes, *reader.out.notes), digest(data))
 
 
@@ -84,13 +112,13 @@ class _Reader:
 
     def __init__(self, limits: Limits) -> None:
         self.out = TextBuilder(limits)
-        self.hidden = 0
+        self.hidden = self.deleted = self.inserted = self.symbols = 0
         self._numbers: dict[str, dict[str | None, int]] = {"footnote": {}, "endnote": {}}
 
     def story(self, element: Any) -> None:
         """Add the paragraphs and tables in `element`, through content controls and the like."""
         for child in element:
-            if child.tag in _UNSEEN:
+            if self._is_unseen(child):
                 continue
             if child.tag == f"{_W}p":
                 self.out.add(self._paragraph(child))
@@ -114,14 +142,16 @@ class _Reader:
 
     def _table(self, table: Any) -> None:
         for row in _children(table, f"{_W}tr"):
-            if row.find(f"{_W}trPr/{_W}del") is None:
+            if row.find(f"{_W}trPr/{_W}del") is not None:
+                self.deleted += 1
+            else:
                 self.out.add_row([self._flat(cell) for cell in _children(row, f"{_W}tc")])
 
     def _flat(self, element: Any) -> str:
         """Return the text of all paragraphs inside, nested tables too, with lines between them."""
         lines: list[str] = []
         for child in element:
-            if child.tag in _UNSEEN:
+            if self._is_unseen(child):
                 continue
             lines.append(self._paragraph(child) if child.tag == f"{_W}p" else self._flat(child))
         return "\n".join(line for line in lines if line)
@@ -146,8 +176,28 @@ class _Reader:
                 pieces.append(self._reference(child))
             elif tag == f"{_W}r" and _is_hidden(child):
                 self.hidden += 1
-            elif tag not in _UNSEEN and tag not in (f"{_W}pPr", f"{_W}rPr"):
+            elif tag == f"{_W}sym":
+                pieces.append(self._symbol(child))
+            elif tag in (f"{_W}checkBox", f"{_W}ddList"):
+                pieces.append(_chosen(child))
+            elif not self._is_unseen(child) and tag not in (f"{_W}pPr", f"{_W}rPr"):
                 self._inline(child, pieces, boxes)
+
+    def _is_unseen(self, element: Any) -> bool:
+        self.deleted += element.tag == f"{_W}del"
+        self.inserted += element.tag == f"{_W}altChunk"
+        return element.tag in _UNSEEN
+
+    def _symbol(self, element: Any) -> str:
+        try:
+            code = int(element.get(f"{_W}char", ""), 16)
+        except ValueError:
+            code = 0
+        known = _SYMBOLS.get(element.get(f"{_W}font", "").lower())
+        # In fonts of symbols a character may be written in the private area of Unicode or not.
+        text = known.get(code & 0xFF) if known is not None else chr(code) if 0x20 <= code < 0xD800 else None
+        self.symbols += text is None
+        return text or _UNKNOWN
 
     def _reference(self, element: Any) -> str:
         kind = "footnote" if element.tag == f"{_W}footnoteReference" else "endnote"
@@ -167,4 +217,17 @@ def _children(element: Any, tag: str) -> Iterator[Any]:
 
 def _is_hidden(run: Any) -> bool:
     vanish = run.find(f"{_W}rPr/{_W}vanish")
-    return vanish is not None and vanish.get(f"{_W}val") not in ("0", "false", "off")
+    return vanish is not None and vanish.get(f"{_W}val") not in _OFF
+
+
+def _chosen(field: Any) -> str:
+    """Return what a check box or a list of an old-style form is set to; it stands nowhere in the text."""
+    if field.tag == f"{_W}checkBox":
+        states = [field.find(f"{_W}{name}") for name in ("checked", "default")]
+        state = next((state for state in states if state is not None), None)
+        return "[x]" if state is not None and state.get(f"{_W}val") not in _OFF else "[ ]"
+    entries = [entry.get(f"{_W}val", "") for entry in field.findall(f"{_W}listEntry")]
+    result = field.find(f"{_W}result")
+    result = field.find(f"{_W}default") if result is None else result
+    index = result.get(f"{_W}val", "0") if result is not None else "0"
+    return entries[int(index)] if index.isdecimal() and int(index[:9]) < len(entries) else ""

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Literal, TypeAlias
 
-from jev.extractors.detect import sniff
+from jev.extractors.detect import Content, check_kind, sniff
 from jev.extractors.errors import ExtractError, LimitExceeded, MissingReader, Unreadable
 from jev.extractors.evidence import Evidence, Kind
 from jev.extractors.limits import Limits, check_slots
@@ -25,6 +25,7 @@ def extract(
     *,
     picture_slots: int,
     options: Options,
+    field: str = "files",
     on_stage: Callable[[Stage], None] | None = None,
 ) -> Evidence:
     """Read one attachment, by its content.
@@ -38,10 +39,11 @@ def extract(
         limits: the limits.
         picture_slots: how many pictures (images, pages, frames) the request has left.
         options: whether to read pictures by OCR, and how to hear speech.
+        field: where in the request it stands (`images`, `documents`, ...), which decides what it may be.
         on_stage: told before a stage begins.
 
     Raises:
-        UnsupportedType: no reader for the content.
+        UnsupportedType: no reader for the content, or it does not belong in `field`.
         LimitExceeded: over a limit; nothing is cut.
         Unreadable: damaged, encrypted, empty or not what its name says.
         MissingReader: a package that the content needs is not installed.
@@ -52,7 +54,10 @@ def extract(
     limits.check_size(len(data))
     readers = _Readers(limits, options, on_stage or (lambda stage: None))
     try:
-        evidence = readers.read(data, name, picture_slots)
+        content = sniff(data, name)
+        # Before it is read: hearing a recording takes minutes, and may need what is not there.
+        check_kind(field, content.kind)
+        evidence = readers.read_as(content, data, name, picture_slots)
         check_slots(limits, len(evidence.pictures), picture_slots)
         return readers.with_ocr(evidence) if options.ocr and evidence.pictures else evidence
     except (ExtractError, MemoryError):
@@ -81,7 +86,9 @@ class _Readers:
         self.format = "sniffing"
 
     def read(self, data: bytes, name: str, slots: int) -> Evidence:
-        content = sniff(data, name)
+        return self.read_as(sniff(data, name), data, name, slots)
+
+    def read_as(self, content: Content, data: bytes, name: str, slots: int) -> Evidence:
         self.format = content.format
         match content.kind:
             case "text":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import re
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from jev.extractors.detect import sniff
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
 ORIENTATION = 0x0112
 """The EXIF tag that says how to turn the picture."""
 
+_MAX_SEGMENTS = 100_000
+_JPEG_SEGMENT = re.compile(rb"\xff[\xc0-\xcf\xd8-\xfe]")
+"""A marker, except those that stand inside the coded picture."""
 _GREY16 = frozenset({"I;16", "I;16L", "I;16B", "I;16N"})
 
 
@@ -32,6 +37,8 @@ def read_image(data: bytes, name: str, limits: Limits) -> Evidence:
         raise UnsupportedType(f"Its content is of kind {content.kind}, which is not an image")
     if len(data) > limits.max_image_bytes:
         raise LimitExceeded("max_image_bytes", limits.max_image_bytes, len(data), unit="bytes")
+    if _segments(data, content.format) > _MAX_SEGMENTS:
+        raise Unreadable(f"It is an image of more than {_MAX_SEGMENTS:,} segments")
     # The reader of WebP takes memory for all pixels when it is made.
     if content.format == "webp":
         _check_pixels(*_webp_size(data), limits)
@@ -48,6 +55,18 @@ def read_image(data: bytes, name: str, limits: Limits) -> Evidence:
         raise Unreadable("It is a damaged or incomplete image") from error
     shown = _eight_bit(upright, notes)
     return Evidence(name, "image", "", (_picture(shown),), tuple(notes), digest(data))
+
+
+def _segments(data: bytes, format_: str) -> int:
+    """Count the segments of a JPEG or PNG file, to just over the limit; readers take time for each."""
+    most = _MAX_SEGMENTS + 1
+    if format_ == "jpeg":
+        return sum(1 for _ in islice(_JPEG_SEGMENT.finditer(data), most))
+    count, at = 0, 8
+    while format_ == "png" and at < len(data) and count < most:
+        at += 12 + int.from_bytes(data[at : at + 4], "big")
+        count += 1
+    return count
 
 
 def _check_pixels(width: int, height: int, limits: Limits) -> None:

@@ -161,8 +161,11 @@ def _join(line: Sequence[Box]) -> str:
 def _read(engine: RapidOCR, png: bytes) -> list[Box]:
     """Find the pieces of text in a picture."""
     try:
+        pixels = _on_white(png)
+        if (pixels == pixels[0, 0]).all():
+            return []  # one colour: a blank page, which would take as long as a full one
         with _lock:
-            found, _ = engine(_on_white(png))
+            found, _ = engine(pixels)
     except MemoryError:
         raise
     # Whatever fails in there, the picture is sound: it was decoded before.
@@ -200,8 +203,14 @@ def _engine() -> RapidOCR:
     """Load the models that come with the package, once."""
     try:
         from rapidocr_onnxruntime import RapidOCR  # noqa: PLC0415
+        from rapidocr_onnxruntime.utils.logger import get_logger  # noqa: PLC0415
     except ImportError:
         raise MissingReader("Reading text in pictures needs OCR: pip install 'jev-server[ocr]'") from None
+    # The package writes on stderr by itself, whatever the program does with its log.
+    for name in ("RapidOCR", "OrtInferSession"):
+        log = get_logger(name)
+        log.handlers.clear()
+        log.setLevel(logging.ERROR)
     threads = min(_THREADS, os.cpu_count() or 1)
     # Lines batched together would be padded to the widest: slower, and each would depend on the others.
     engine = RapidOCR(intra_op_num_threads=threads, inter_op_num_threads=1, rec_batch_num=1)

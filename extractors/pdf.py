@@ -32,6 +32,7 @@ _MAX_TABLE_ITEMS = 4000
 _MAX_TABLE_CELLS = 3000
 _SIZE = re.compile(rb"/Size\s+(\d{1,12})")
 _INDEX = re.compile(rb"trailer|/XRef\b")
+_MAX_INDEXES = 4096
 _UNMAPPED = re.compile("[\ufffd\ue000-\uf8ff]")
 # How Acrobat draws a tick, cross, circle, square, star and diamond in a check box.
 _TICKS = frozenset("34lnuH8")
@@ -49,6 +50,7 @@ class _Page:
     shown: bool
     images: int
     damaged: bool
+    unmapped: int
 
 
 def read_pdf(data: bytes, name: str, limits: Limits, *, picture_slots: int) -> Evidence:
@@ -89,7 +91,11 @@ def _mupdf() -> Any:
 
 def _check_objects(data: bytes, limits: Limits) -> None:
     """Bound the objects from the bytes: MuPDF makes room for as many as the file says it has."""
-    count = max(data.count(b" obj"), *(_stated_size(data, at) for at in _INDEX.finditer(data)), 0)
+    count = data.count(b" obj")
+    for number, at in enumerate(_INDEX.finditer(data)):
+        if number == _MAX_INDEXES:
+            raise Unreadable(f"It has more than {_MAX_INDEXES} indexes of its objects")
+        count = max(count, _stated_size(data, at))
     if count > limits.max_pdf_objects:
         raise LimitExceeded("max_pdf_objects", limits.max_pdf_objects, count, unit="objects")
 
@@ -169,13 +175,14 @@ def _look(mupdf: Any, document: Any, number: int, limits: Limits) -> _Page:
         page.set_rotation(rotation)
     text = "".join(lines)
     letters = len(text) - text.count(" ")
-    if letters and len(_UNMAPPED.findall(text)) > _UNMAPPED_SHARE * letters:
+    unmapped = len(_UNMAPPED.findall(text))
+    if unmapped > _UNMAPPED_SHARE * letters:
         # Glyphs without a meaning: what the page says is only in its looks.
-        lines, letters = [], 0
+        lines, letters, unmapped = [], 0, 0
     scan = any(_area(mupdf, box, page) >= 0.5 * area for box in images)
     shown = bool(drawn) and (letters == 0 or (scan and letters < _STAMP_CHARS))
     damaged = "error" in mupdf.TOOLS.mupdf_warnings()
-    return _Page(number, lines, shown, len(images), damaged)
+    return _Page(number, lines, shown, len(images), damaged, unmapped)
 
 
 def _area(mupdf: Any, box: Any, page: Any) -> float:
@@ -310,6 +317,9 @@ def _coverage(pages: list[_Page]) -> list[str]:
     unread = [page.number for page in pages if page.images and not page.shown]
     if unread:
         notes.append(f"{_numbers(unread)}: pictures on them were not read")
+    unmapped = [page.number for page in pages if page.unmapped]
+    if unmapped:
+        notes.append(f"{_numbers(unmapped)}: some letters could not be told from their font")
     damaged = [page.number for page in pages if page.damaged]
     if damaged:
         notes.append(f"{_numbers(damaged)}: damaged, some content may be missing")

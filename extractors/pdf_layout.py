@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
+from unicodedata import bidirectional
 
 Box: TypeAlias = tuple[float, float, float, float]
 """x0, y0, x1, y1."""
@@ -49,7 +50,8 @@ def lines_of(pieces: Sequence[Piece]) -> list[str]:
     """Return the page's lines in reading order.
 
     Pieces side by side make one line, with tabs where the gap is wide. Columns of prose are read one
-    after the other, between whatever spans them. Text in another direction comes last.
+    after the other, between whatever spans them. Both go from right to left where the writing does. Text
+    in another direction comes last.
     """
     main = main_direction(pieces)
     upright = [_turned(piece, main) for piece in pieces if piece.direction == main]
@@ -98,7 +100,8 @@ def _ordered(pieces: list[Piece]) -> list[str]:
 
 
 def _flush(columns: list[list[Piece]]) -> list[str]:
-    lines = [line for column in columns for line in _rows(column)]
+    leftwards = _leftwards([piece for column in columns for piece in column])
+    lines = [line for column in (columns[::-1] if leftwards else columns) for line in _rows(column)]
     for column in columns:
         column.clear()
     return lines
@@ -157,12 +160,20 @@ def _rows(pieces: list[Piece]) -> list[str]:
 
 
 def _joined(row: list[Piece]) -> str:
-    row = sorted(row, key=lambda piece: piece.box[0])
+    leftwards = _leftwards(row)
+    row = sorted(row, key=lambda piece: piece.box[0], reverse=leftwards)
     text = row[0].text
-    for left, right in pairwise(row):
-        height = right.box[3] - right.box[1]
-        text += ("\t" if right.box[0] - left.box[2] > height else " ") + right.text
+    for before, piece in pairwise(row):
+        left, right = (piece, before) if leftwards else (before, piece)
+        height = piece.box[3] - piece.box[1]
+        text += ("\t" if right.box[0] - left.box[2] > height else " ") + piece.text
     return text
+
+
+def _leftwards(pieces: Sequence[Piece]) -> bool:
+    """Whether most letters are of a script that is written from right to left, such as Hebrew or Arabic."""
+    kinds = Counter(bidirectional(letter) for piece in pieces for letter in piece.text)
+    return kinds["R"] + kinds["AL"] > kinds["L"]
 
 
 def _around(pieces: list[Piece]) -> Box:

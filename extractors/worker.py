@@ -62,7 +62,7 @@ class Pool:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    async def extract(self, data: bytes, name: str, *, picture_slots: int) -> Evidence:
+    async def extract(self, data: bytes, name: str, *, picture_slots: int, field: str = "files") -> Evidence:
         """Read one attachment without blocking the event loop; cancelling it kills the job.
 
         Raises:
@@ -74,7 +74,7 @@ class Pool:
         job = _Job()
         loop = asyncio.get_running_loop()
         try:
-            future = loop.run_in_executor(self._threads, self._run, job, data, name, picture_slots)
+            future = loop.run_in_executor(self._threads, self._run, job, data, name, picture_slots, field)
         except RuntimeError as error:
             raise _closed() from error
         try:
@@ -83,9 +83,9 @@ class Pool:
             job.cancel()
             raise
 
-    def extract_sync(self, data: bytes, name: str, *, picture_slots: int) -> Evidence:
+    def extract_sync(self, data: bytes, name: str, *, picture_slots: int, field: str = "files") -> Evidence:
         """Read one attachment; waits for a free worker. Raises as `extract` does."""
-        return self._run(_Job(), data, name, picture_slots)
+        return self._run(_Job(), data, name, picture_slots, field)
 
     def close(self) -> None:
         """End all workers now; jobs that are running or waiting fail with `ServiceUnavailable`."""
@@ -105,11 +105,14 @@ class Pool:
         # For threads of `extract_sync` that still wait for a place.
         self._places.put(None)
 
-    def _run(self, job: _Job, data: bytes, name: str, slots: int) -> Evidence:
+    def _run(self, job: _Job, data: bytes, name: str, slots: int, field: str) -> Evidence:
         worker = self._places.get()
         try:
             if job.cancelled or self._closed:
                 raise _closed()
+            if worker and not worker.usable:
+                worker.dispose()
+                worker = None
             worker = worker or Worker(self._target)
             with self._lock:
                 if self._closed:
@@ -117,7 +120,7 @@ class Pool:
                 self._busy.add(worker)
             job.start(worker.kill)
             try:
-                return worker.run(data, name, self.limits, slots, self.options)
+                return worker.run(data, name, self.limits, slots, self.options, field)
             except Exception:
                 if self._closed:
                     raise _closed() from None

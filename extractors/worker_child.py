@@ -9,6 +9,7 @@ import math
 import os
 import pickle
 import resource
+import shutil
 import signal
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -35,8 +36,8 @@ def _memory(stage: str, limits: Limits) -> tuple[str, int]:
     return name, getattr(limits, name)
 
 
-def serve(fd: int, target: str) -> None:
-    """Answer jobs from the pipe `fd` until it closes. Called in a fresh interpreter."""
+def serve(fd: int, target: str, folder: str) -> None:
+    """Answer jobs from the pipe `fd` until it closes, then remove `folder`. Called in a fresh interpreter."""
     pipe = Connection(fd)
     # No file of a customer's content is left behind by a crash.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -47,13 +48,14 @@ def serve(fd: int, target: str) -> None:
         _send(pipe, {"unstarted": f"{type(error).__name__}: {error}"})
         return
     _send(pipe, {"ready": True})
-    while True:
-        try:
+    try:
+        while True:
             request = pickle.loads(pipe.recv_bytes())  # noqa: S301 - from the parent only
-        except EOFError:
-            return
-        _answer(pipe, job, *request)
-        signal.alarm(0)
+            _answer(pipe, job, *request)
+            signal.alarm(0)
+    except (EOFError, OSError):
+        # Whoever started this is gone, perhaps killed: then nobody else removes what is left.
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _answer(
@@ -64,6 +66,7 @@ def _answer(
     limits: Limits,
     slots: int,
     options: Options,
+    field: str,
 ) -> None:
     allowed = limits.decode_seconds
     memory = _memory("decode", limits)
@@ -83,7 +86,9 @@ def _answer(
     _limit_time(allowed)
     _limit_memory(memory[1])
     try:
-        evidence = job(data, name, limits, picture_slots=slots, options=options, on_stage=on_stage)
+        evidence = job(
+            data, name, limits, picture_slots=slots, options=options, field=field, on_stage=on_stage
+        )
     except ExtractError as error:
         _send(pipe, {"error": _encoded(error)})
     except MemoryError:

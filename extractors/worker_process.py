@@ -60,8 +60,15 @@ class Worker:
         """
         self.jobs = 0
         self._ready = self._spent = False
-        folder = tempfile.mkdtemp(prefix="jev-extract-")
-        self._pipe, child = Pipe()
+        try:
+            folder = tempfile.mkdtemp(prefix="jev-extract-")
+        except OSError as error:
+            raise _unstarted() from error
+        try:
+            self._pipe, child = Pipe()
+        except OSError as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise _unstarted() from error
         environment = {
             # No secret of the server's settings is a decoder's business.
             **{name: value for name, value in os.environ.items() if not name.startswith("JEV_")},
@@ -71,7 +78,8 @@ class Worker:
             # Each arena reserves address space, which is what is bounded.
             "MALLOC_ARENA_MAX": "2",
         }
-        code = f"from jev.extractors.worker_child import serve; serve({child.fileno()}, {target!r})"
+        call = f"serve({child.fileno()}, {target!r}, {folder!r})"
+        code = f"from jev.extractors.worker_child import serve; {call}"
         try:
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and code
                 [sys.executable, "-c", code],
@@ -86,7 +94,7 @@ class Worker:
             )
         except OSError as error:
             _dispose(None, self._pipe, folder)
-            raise ServiceUnavailable("An extraction worker could not be started") from error
+            raise _unstarted() from error
         finally:
             child.close()
         # Also at the end of the program, if nobody disposed of it.
@@ -95,7 +103,8 @@ class Worker:
     @property
     def usable(self) -> bool:
         """Whether it can do another job."""
-        return not self._spent
+        # It may also have been ended from outside since its last job, for want of memory for example.
+        return not self._spent and self._process.poll() is None
 
     def kill(self) -> None:
         """End the process now; what it was doing fails. Safe from any thread."""
@@ -107,7 +116,9 @@ class Worker:
         self._spent = True
         self._finalize()
 
-    def run(self, data: bytes, name: str, limits: Limits, slots: int, options: Options) -> Evidence:
+    def run(
+        self, data: bytes, name: str, limits: Limits, slots: int, options: Options, field: str
+    ) -> Evidence:
         """Do one job.
 
         Raises:
@@ -117,7 +128,7 @@ class Worker:
         self._wait_until_ready()
         deadline = _Deadline(self.kill, *allowance("decode", limits))
         try:
-            self._pipe.send_bytes(pickle.dumps((data, name, limits, slots, options)))
+            self._pipe.send_bytes(pickle.dumps((data, name, limits, slots, options, field)))
             answer = self._receive()
             while "stage" in answer:
                 deadline.extend(*allowance(str(answer["stage"]), limits))
@@ -142,7 +153,7 @@ class Worker:
             answer = self._receive()
         except (OSError, EOFError, ValueError) as error:
             self.kill()
-            raise ServiceUnavailable("An extraction worker could not be started") from error
+            raise _unstarted() from error
         finally:
             deadline.cancel()
         if "unstarted" in answer:
@@ -207,6 +218,10 @@ class _Deadline:
     def _expire(self) -> None:
         self.passed = True
         self._kill()
+
+
+def _unstarted() -> ServiceUnavailable:
+    return ServiceUnavailable("An extraction worker could not be started")
 
 
 def _error(encoded: dict[str, Any]) -> ExtractError:

@@ -39,9 +39,15 @@ def read_xlsx(data: bytes, name: str, limits: Limits) -> Evidence:
         workbook, charts = _open(data)
         filled = _add_sheets(workbook, out, uncalculated)
     text = out.text()
+    count = len(uncalculated)
+    if not filled and count:
+        raise Unreadable(
+            f"It has no values: its {count:,} formulas were saved without their results, which a spreadsheet "
+            "program stores when it saves the file"
+        )
     if not filled:
         raise Unreadable("It has no text: every sheet of the workbook is empty")
-    if count := len(uncalculated):
+    if count:
         named = ", ".join(uncalculated[:_MAX_NAMED]) + (", ..." if count > _MAX_NAMED else "")
         notes = (*notes, f"Formulas without a stored value were not calculated: {count} ({named})")
     if hidden := sum(sheet.sheet_state != "visible" for sheet in workbook.worksheets):

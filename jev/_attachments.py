@@ -19,6 +19,9 @@ from jev.schemas.attachments import MAX_NAME
 MAX_INLINE = 8 * 2**20
 """Most bytes of files that go inside a request; more are uploaded before it."""
 
+MAX_STREAM = 256 * 2**20
+"""Most bytes of what has no size, such as a pipe or a device, which may have no end."""
+
 _PNG_MODES = frozenset({"1", "L", "LA", "I;16", "I;16B", "P", "RGB", "RGBA"})
 _NEAREST = {**dict.fromkeys(("I", "I;16L", "I;16N"), "I;16"), "La": "LA", "PA": "RGBA", "RGBa": "RGBA"}
 """The mode that PNG has for one that it has not; for others it is RGB."""
@@ -163,7 +166,14 @@ def _from_path(path: Path, number: int) -> LoadedFile:
         # A pipe can be read only once, and a small file is best not read again.
         if stat.S_ISREG(status.st_mode) and status.st_size > MAX_INLINE:
             return LoadedFile(name, status.st_size, path=path)
-        return _from_bytes(stream.read(), name)
+        data = stream.read(MAX_STREAM + 1)
+    if len(data) > MAX_STREAM:
+        raise InvalidRequestError.at(
+            "files",
+            number - 1,
+            msg=f"Attachment {name!r}: It has more than {MAX_STREAM} bytes, and no known size",
+        )
+    return _from_bytes(data, name)
 
 
 def _from_reader(reader: ByteReader, number: int) -> LoadedFile:

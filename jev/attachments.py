@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from jev.assets import check_assets
 from jev.errors import InvalidRequestError, ModelUnavailableError
 from jev.extractors import (
     Budget,
@@ -26,7 +27,13 @@ from jev.extractors.options import AudioOptions, Options
 from jev.extractors.worker import Pool
 from jev.lru import ByteLRU
 from jev.material import Material
-from jev.schemas import ATTACHMENT_FIELDS, Attachment, SystemOneRequest, decode_base64
+from jev.schemas import (
+    ATTACHMENT_FIELDS,
+    Attachment,
+    BadRequestError,
+    SystemOneRequest,
+    decode_base64,
+)
 from jev.settings import Settings, evidence_limits
 
 OVERHEAD = 512
@@ -61,7 +68,8 @@ class NoFiles:
 class Source:
     """One file of a request: where in the body it stands, for which field, its name and its bytes.
 
-    `asset` is the placeholder that it stands for, if it is an asset.
+    `asset` is the placeholder that it stands for, if it is an asset; `uploaded` is whether its bytes came
+    from the store of uploads and not with the request.
     """
 
     loc: tuple[str | int, ...]
@@ -69,6 +77,7 @@ class Source:
     name: str
     data: bytes
     asset: str | None = None
+    uploaded: bool = False
 
 
 def options_of(settings: Settings, *, has_vision: bool) -> Options:
@@ -119,8 +128,12 @@ def sources_of(
         limits: the limits.
 
     Raises:
-        InvalidRequestError: naming the attachment and what is wrong with it.
+        InvalidRequestError: naming the attachment or asset and what is wrong with it.
     """
+    try:
+        check_assets(request, parts)
+    except BadRequestError as error:
+        raise InvalidRequestError.of(error.issues) from None
     budget = Budget(limits)
     first, *others = ATTACHMENT_FIELDS
     return [
@@ -139,13 +152,13 @@ def _attached(
         if attachment.file is not None:
             yield _uploaded(loc, field, attachment, files, limit, budget)
             continue
+        name = attachment.name or "image"
         try:
             data = decode_base64(attachment.data or "", limit)
         except ValueError as error:
             # An entry of `images` may be the string itself.
             where = loc if field == "images" else (*loc, "data")
-            raise _refused(*where, msg=str(error)) from None
-        name = attachment.name or "image"
+            raise _refused(*where, msg=f"Attachment {name!r}: {error}") from None
         _admit(budget, len(data), loc, name, attachment=field != "images")
         yield Source(loc, field, name, data)
 
@@ -154,16 +167,18 @@ def _uploaded(
     loc: tuple[str, int], field: str, attachment: Attachment, files: Files, limit: int, budget: Budget
 ) -> Source:
     file = attachment.file or ""
+    name = attachment.name or file
     try:
         size = files.size(file)
         if size > limit:
-            raise _refused(*loc, "file", msg=f"The file has {size} bytes, the limit is {limit}")
-        _admit(budget, size, loc, attachment.name or file, attachment=field != "images")
+            message = f"Attachment {name!r}: The file has {size} bytes, the limit is {limit}"
+            raise _refused(*loc, "file", msg=message)
+        _admit(budget, size, loc, name, attachment=field != "images")
         stored, data = files.read(file)
     except KeyError:
-        message = "There is no uploaded file with this id; it may have expired"
+        message = f"Attachment {name!r}: There is no uploaded file with this id; it may have expired"
         raise _refused(*loc, "file", msg=message) from None
-    return Source(loc, field, attachment.name or stored, data)
+    return Source(loc, field, attachment.name or stored, data, uploaded=True)
 
 
 def _assets(
@@ -234,6 +249,7 @@ class Reader:
         for source in sources:
             try:
                 one = await self._one(source, budget.picture_slots)
+                # What is kept from before may have stood in another field.
                 check_kind(source.field, one.kind)
                 budget.take(one)
             except (MissingReader, ServiceUnavailable) as error:
@@ -260,6 +276,7 @@ class Reader:
         key = hashlib.sha256(f"{slots}/{source.name}/".encode() + source.data).digest()
         kept = self._cache.get(key)
         if kept is None:
-            kept = _Kept(await self.pool.extract(source.data, source.name, picture_slots=slots))
+            read = self.pool.extract(source.data, source.name, picture_slots=slots, field=source.field)
+            kept = _Kept(await read)
             self._cache.put(key, kept)
         return kept.evidence

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from typing import Any
+from unicodedata import category
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
@@ -13,6 +14,8 @@ MAX_ATTACHMENTS = 8
 """Most entries over `files`, `documents`, `videos` and `audios` together, and most of `images`."""
 
 MAX_NAME = 255
+
+_CONTROLS = frozenset({"Cc", "Zl", "Zp"})
 
 
 class Attachment(BaseModel):
@@ -50,8 +53,8 @@ class InlineImage(Attachment):
 
 
 def is_plain_name(name: str) -> bool:
-    """Whether a file name is just a name: no slashes, no control characters, not `.` or `..`."""
-    return name not in (".", "..") and not any(c in "/\\" or ord(c) < 32 or ord(c) == 127 for c in name)
+    """Whether a file name is just a name: no slashes, controls or line ends, not `.` or `..`."""
+    return name not in (".", "..") and not any(c in "/\\" or category(c) in _CONTROLS for c in name)
 
 
 def decode_base64(text: str, limit: int) -> bytes:
@@ -72,7 +75,9 @@ def decode_base64(text: str, limit: int) -> bytes:
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise ValueError("Input should be valid base64") from None
+        spaced = any(space in text for space in " \n\r\t")
+        why = ": there are spaces or line breaks in it" if spaced else ""
+        raise ValueError(f"Input should be valid base64{why}") from None
     if not data:
         raise ValueError("The file is empty")
     if len(data) > limit:

@@ -24,13 +24,13 @@ def load_attachments(paths: Sequence[str]) -> list[LoadedFile]:
 
 
 def check_attachments(request: SystemOneRequest, settings: Settings) -> None:
-    """Check the sizes of all attachments, before a model is loaded, which takes longer.
+    """Check the sizes of all attachments, and the assets, before a model is loaded, which takes longer.
 
     Raises:
         InvalidRequestError: naming the attachment and what is wrong with it.
         UsageError: for settings by which attachments cannot be read.
     """
-    if not any(getattr(request, field) for field in ATTACHMENT_FIELDS):
+    if not request.assets and not any(getattr(request, field) for field in ATTACHMENT_FIELDS):
         return
     from jev.attachments import NoFiles, options_of, sources_of  # noqa: PLC0415 - it loads torch
 

@@ -40,8 +40,8 @@ def storage() -> Iterator[None]:
         full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or (
             getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
         )
-        logger.error("the folder of uploads fails: %s", error)
-        message = "There is no space left for uploads" if full else "Uploads cannot be stored or read now"
+        logger.error("the disk fails: %s", error)
+        message = "There is no space left on the server's disk" if full else "The server's disk fails"
         raise ServerError(message, status=503, error_type="storage_unavailable") from error
 
 

@@ -48,8 +48,6 @@ class _Mapped(mmap.mmap):
         return self.find(part) >= 0
 
     def count(self, part: bytes) -> int:
-        found, at = 0, self.find(part)
-        while at >= 0:
-            found += 1
-            at = self.find(part, at + len(part))
-        return found
+        # Block by block, each with as much of the next as a part may begin in it and end there.
+        size = SMALL + len(part) - 1
+        return sum(self[at : at + size].count(part) for at in range(0, len(self), SMALL))

@@ -13,7 +13,6 @@ import os
 import secrets
 import sqlite3
 import stat
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -37,6 +36,7 @@ from jev.server.file_folder import (
 )
 from jev.server.file_index import Index, Row
 from jev.server.file_kind import kind_of
+from jev.server.scratch import TemporaryFolder
 from jev.settings import SettingsError
 
 MAX_STORED = 100_000
@@ -96,8 +96,8 @@ class FileStore:
         self._arriving = 0
         self._temporary = None
         if directory is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="jev-files-", ignore_cleanup_errors=True)
-            directory = Path(self._temporary.name)
+            self._temporary = TemporaryFolder("jev-files-")
+            directory = self._temporary.path
         try:
             self._folder = own_folder(directory)
             self._index = Index(self._folder / INDEX)
@@ -335,7 +335,8 @@ class Batch:
         with self._using():
             part = self._parts[-1]
             if part.size + len(data) > self._store.max_bytes:
-                raise TooLargeError(f"A file is over the limit of {self._store.max_bytes} bytes")
+                most = self._store.max_bytes
+                raise TooLargeError(f"The file {part.name!r} is over the limit of {most} bytes")
             self._store._arrive(len(data), self._size + len(data))
             self._size += len(data)
             part.size += len(data)

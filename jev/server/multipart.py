@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
+from jev.assets import MAX_ASSETS
 from jev.errors import TooLargeError
 from jev.schemas import BadRequestError
 
 REQUEST_PART = "request"
-MAX_ASSETS = 32
-"""Most parts beside the request."""
 MAX_ASSET_BYTES = 16 * 2**20
 """Largest of them."""
 

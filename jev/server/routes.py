@@ -26,13 +26,13 @@ from jev.schemas import (
     parse_json,
     parse_request,
 )
-from jev.server.body import Media, receive_body
+from jev.server.body import Lease, Media, receive_body
 from jev.server.errors import ClientGoneError
-from jev.server.evidence import check_assets
 from jev.server.metrics import Metrics
 from jev.server.openapi import ERRORS, SYSTEMONE
 from jev.server.record import RequestRecord
 from jev.server.service import Service
+from jev.server.tracing import Decision
 
 if TYPE_CHECKING:
     from jev.engine import Plan
@@ -62,24 +62,8 @@ ops = APIRouter()
 async def systemone(request: Request) -> Response:
     """Read the state once and return a probability for every label of every question."""
     service = service_of(request)
-    service.serving()  # without a model, say so before the body is read
-    media = Media.of(request.headers)
-    deadline = time.monotonic() + _seconds_allowed(request, service.settings.request_timeout_s)
-    with service.bodies.lease() as lease:
-        raw = await receive_body(
-            request.receive,
-            request.headers,
-            lease,
-            limit=service.settings.max_body_bytes,
-            seconds=service.settings.body_timeout_s,
-        )
-        plan, warnings = await _unless_gone(request.receive, _prepare(service, media, raw, deadline))
-        del raw
-    record = RequestRecord.of(request.scope)
-    record.questions, record.tokens = plan.questions, plan.tokens
-    answer = service.serving()[1].submit(plan, deadline=deadline)
-    response, record.queue_seconds = await _unless_gone(request.receive, answer)
-    return Response(to_json(response, warnings), media_type="application/json")
+    with service.tracing.decision(RequestRecord.of(request.scope).id, request.headers) as decision:
+        return await _decide(service, request, decision)
 
 
 @api.get("/models", summary="List the models", response_model=ModelList, tags=["decisions"])
@@ -128,7 +112,34 @@ def body_of(response: SystemOneResponse, warnings: Sequence[Warning]) -> dict[st
     return body
 
 
-async def _prepare(service: Service, media: Media, raw: bytes, deadline: float) -> tuple[Plan, list[Warning]]:
+async def _decide(service: Service, request: Request, decision: Decision) -> Response:
+    service.serving()  # without a model, say so before the body is read
+    media = Media.of(request.headers)
+    deadline = time.monotonic() + _seconds_allowed(request, service.settings.request_timeout_s)
+    with service.bodies.lease() as lease:
+        raw = await receive_body(
+            request.receive,
+            request.headers,
+            lease,
+            limit=service.settings.max_body_bytes,
+            seconds=service.settings.body_timeout_s,
+        )
+        prepared = _prepare(service, media, raw, deadline, lease)
+        plan, warnings = await _unless_gone(request.receive, prepared)
+        del raw
+    record = RequestRecord.of(request.scope)
+    record.questions, record.tokens = plan.questions, plan.tokens
+    decision.asked(plan.request)
+    work = service.serving()[1].submit(plan, deadline=deadline)
+    response, record.queue_seconds = await _unless_gone(request.receive, work)
+    answer = Response(to_json(response, warnings), media_type="application/json")
+    decision.answered(response)
+    return answer
+
+
+async def _prepare(
+    service: Service, media: Media, raw: bytes, deadline: float, lease: Lease
+) -> tuple[Plan, list[Warning]]:
     """Turn a raw body into a plan, on a worker thread."""
     engine, _ = service.serving()
     limit = service.settings.max_expanded_bytes
@@ -136,12 +147,13 @@ async def _prepare(service: Service, media: Media, raw: bytes, deadline: float) 
     def parse() -> tuple[SystemOneRequest, list[Warning], list[Source]]:
         body, parts = media.unpack(raw, limit)
         request, warnings = parse_request(parse_json(body))
-        check_assets(request, parts)
         return request, warnings, sources_of(request, parts, service.files, service.limits)
 
     try:
         async with asyncio.timeout(deadline - time.monotonic()):
             request, warnings, sources = await service.in_worker(parse)
+            # A body of a few bytes may name many megabytes, which wait in memory for their turn.
+            lease.take(sum(len(source.data) for source in sources if source.uploaded))
             material = await service.reader().read(sources) if sources else NOTHING
             return await service.in_worker(lambda: engine.prepare(request, material)), warnings
     except TimeoutError:

@@ -6,6 +6,7 @@ import io
 import random
 import resource
 import struct
+import time
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -545,3 +546,21 @@ def test_pathological_pages_are_read_or_refused_in_time(pool: Pool, page: bytes)
     except ExtractError as error:
         assert "decode_" not in str(error)
         assert "crashed" not in str(error)
+
+
+MADE_OF_ONE_THING = {
+    "a.pdf": (b"%PDF-1.7\n" + b"/XRef " * (2 * MIB), "more than 4096 indexes"),
+    "a.mp4": (b"\0\0\0\x18ftypisom\0\0\0\0isomiso2" + b"\0\0\0\x08free" * (2 * MIB), "200,000 boxes"),
+    "a.jpg": (b"\xff\xd8" + b"\xff\xe0\0\x02" * MIB, "100,000 segments"),
+    "a.png": (b"\x89PNG\r\n\x1a\n" + b"\0\0\0\0tEXt\x9d\x1d\x7f\x68" * MIB, "100,000 segments"),
+    "b.mp4": (b"\0\0\0\x18ftypisom\0\0\0\0isomiso2" + b"hdlr" * (4 * MIB), "its end is missing"),
+}
+
+
+@pytest.mark.parametrize("name", MADE_OF_ONE_THING)
+def test_files_made_of_one_thing_over_and_over_are_refused_at_once(name: str) -> None:
+    data, words = MADE_OF_ONE_THING[name]
+    before = time.process_time()
+    with pytest.raises(Unreadable, match=words):
+        here(data, name)
+    assert time.process_time() - before < 1.5

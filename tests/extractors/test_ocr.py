@@ -111,8 +111,17 @@ def test_a_reader_that_fails_is_not_the_files_fault(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(ocr_module, "_engine", lambda: broken)
     with pytest.raises(ServiceUnavailable, match="OCR reader failed") as caught:
-        ocr_pictures(evidence(picture([])), Limits())
+        ocr_pictures(evidence(picture([(40, 100, "No smoking")])), Limits())
     assert "private" not in str(caught.value)
+
+
+def test_a_picture_of_one_colour_is_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    def searched(_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(ocr_module, "_engine", lambda: searched)
+    read = ocr_pictures(evidence(picture([])), Limits())
+    assert (read.text, read.notes) == ("", ("text in 0 pictures read by OCR, no text found in 1",))
 
 
 # Reading order

@@ -400,3 +400,41 @@ def test_embedded_files_and_macros_are_noted() -> None:
     notes = read_docx(data, "a.docx", LIMITS).notes
     assert "Macros were not run or read" in notes
     assert "Embedded files were not read: 1" in notes
+
+
+def test_ticks_and_choices_of_a_form_are_read() -> None:
+    def field(inside: str) -> str:
+        return f'<w:r><w:fldChar w:fldCharType="begin"><w:ffData>{inside}</w:ffData></w:fldChar></w:r>'
+
+    listed = "".join(f'<w:listEntry w:val="{word}"/>' for word in ("red", "blue"))
+    read = read_docx(
+        word(
+            p(field('<w:checkBox><w:default w:val="0"/><w:checked/></w:checkBox>'), " paid"),
+            p(field('<w:checkBox><w:default w:val="0"/></w:checkBox>'), " late"),
+            p("colour ", field(f'<w:ddList><w:result w:val="1"/>{listed}</w:ddList>')),
+            p('<w:r><w:sym w:font="Wingdings" w:char="F0FE"/></w:r>', " yes"),
+            p('<w:r><w:sym w:font="Wingdings" w:char="F021"/></w:r>', " odd"),
+        ),
+        "a.docx",
+        LIMITS,
+    )
+    lines = ["[x] paid", "[ ] late", "colour blue", "\u2611 yes", "\ufffd odd"]
+    assert [line for line in read.text.splitlines() if line] == lines
+    assert "Symbols without a meaning as text were not read: 1" in read.notes
+
+
+def test_what_is_deleted_or_inserted_from_elsewhere_is_said() -> None:
+    gone = '<w:del w:id="1" w:author="x"><w:r><w:delText>half</w:delText></w:r></w:del>'
+    read = read_docx(word(p("whole", gone), "<w:altChunk></w:altChunk>"), "a.docx", LIMITS)
+    assert read.text == "whole"
+    assert read.notes[1:] == (
+        "Deleted passages of tracked changes were not read: 1",
+        "Documents inserted into it were not read: 1",
+    )
+
+
+def test_a_workbook_of_formulas_without_results_says_so() -> None:
+    book = openpyxl.Workbook()
+    book.active["A1"], book.active["A2"] = "=1+1", "=A1*2"
+    with pytest.raises(Unreadable, match="its 2 formulas were saved without their results"):
+        read_xlsx(saved(book), "a.xlsx", LIMITS)

@@ -11,6 +11,7 @@ from PIL import Image
 
 from jev.extractors import Evidence, LimitExceeded, Limits, Unreadable
 from jev.extractors.pdf import read_pdf
+from jev.extractors.pdf_layout import Piece, lines_of
 
 LIMITS = Limits()
 PROSE = "The tenant shall keep the premises in good repair and return them clean. "
@@ -334,3 +335,21 @@ def test_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(Unreadable):
         read(b"%PDF-1.7\nnothing of the kind")
     assert capfd.readouterr() == ("", "")
+
+
+def test_writing_from_right_to_left_is_read_from_the_right() -> None:
+    def piece(left: float, right: float, top: float, text: str, block: int) -> Piece:
+        return Piece((left, top, right, top + 10), text, block)
+
+    line = [
+        piece(0, 90, 0, "\u05de\u05d4", 0),
+        piece(94, 100, 0, "123", 0),
+        piece(104, 200, 0, "\u05e9\u05dc", 0),
+    ]
+    assert lines_of(line) == ["\u05e9\u05dc 123 \u05de\u05d4"]
+    columns = [
+        piece(left, left + 200, 12.0 * row, f"{letter}{row}", int(left))
+        for left, letter in ((0, "\u05d1"), (300, "\u05d0"))
+        for row in range(3)
+    ]
+    assert [text[0] for text in lines_of(columns)] == ["\u05d0"] * 3 + ["\u05d1"] * 3

@@ -35,7 +35,7 @@ import ctypes, json, os, resource, signal, sys, tempfile, time
 from jev.extractors import Evidence, LimitExceeded, Picture, Unreadable, UnsupportedType
 
 
-def job(data, name, limits, *, picture_slots, options, on_stage):
+def job(data, name, limits, *, picture_slots, options, field, on_stage):
     word, _, rest = data.decode().partition(" ")
     if word == "sleep":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -375,3 +375,44 @@ def test_the_real_job_gives_what_it_gives_in_process() -> None:
 def test_a_pool_needs_workers_and_jobs(arguments: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="at least one worker"):
         Pool(**arguments)
+
+
+def test_a_process_that_was_ended_between_two_jobs_costs_no_job_an_error(pool: Pool) -> None:
+    before = psutil.Process(int(str(run(pool)["pid"])))
+    before.kill()
+    while before.is_running() and before.status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.01)
+    assert run(pool)["pid"] != before.pid
+
+
+def test_without_a_folder_or_a_pipe_no_worker_is_started(
+    jobs: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for name in ("tempfile.mkdtemp", "Pipe"):
+        with monkeypatch.context() as patch, Pool(workers=1, target=jobs) as broken:
+            patch.setattr(f"jev.extractors.worker_process.{name}", full)
+            with pytest.raises(ServiceUnavailable, match="could not be started"):
+                run(broken)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_parent_that_is_killed_leaves_no_files(jobs: str, tmp_path: Path) -> None:
+    code = f"""
+        import os, signal, sys
+        sys.path.insert(0, {sys.path[0]!r})
+        from jev.extractors.worker import Pool
+        pool = Pool(workers=1, target={jobs!r})
+        pool.extract_sync(b"noise", "a.txt", picture_slots=0)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    ended = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], env=environment, timeout=60)
+    assert ended.returncode == -9
+    until = time.monotonic() + 10
+    while list(tmp_path.iterdir()) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert list(tmp_path.iterdir()) == []

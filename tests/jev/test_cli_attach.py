@@ -131,6 +131,24 @@ class TestHere:
         assert result.stderr.count("\n") == 1
         assert ask.loads == []
 
+    def test_a_device_without_an_end_is_refused(self, ask, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("jev._attachments.MAX_STREAM", 1000)
+        endless = ask("x", "--attach", "/dev/zero", *CITY)
+        assert endless.exit_code == 2
+        assert endless.stderr == (
+            "error: files.0: Attachment 'zero': It has more than 1000 bytes, and no known size\n"
+        )
+        assert ask.loads == []
+
+    def test_assets_are_checked_before_the_model_is_loaded(self, ask, tmp_path: Path) -> None:
+        asset = {"type": "image", "format": "png", "data_base64": "AAAA"}
+        file = tmp_path / "body.json"
+        file.write_text(json.dumps({"state": "x", "assets": {"[p]": asset}}))
+        refused = ask("--file", str(file), *CITY)
+        assert refused.exit_code == 2
+        assert "neither a PNG nor a JPEG" in refused.stderr
+        assert ask.loads == []
+
     def test_too_many_or_too_large_are_refused_before_the_model_is_loaded(self, ask, tmp_path: Path) -> None:
         file = tmp_path / "a.bin"
         file.write_bytes(bytes(1000))
@@ -144,7 +162,7 @@ class TestHere:
         config.write_text("[limits]\nmax_file_bytes = 999\n")
         large = ask("x", "--attach", str(file), *CITY, "--config", str(config))
         assert large.exit_code == 2
-        assert large.stderr.startswith("error: files.0.data: The file has")
+        assert large.stderr.startswith("error: files.0.data: Attachment 'a.bin': The file has")
         assert ask.loads == []
 
     def test_a_file_that_cannot_be_read_is_named(self, ask, tmp_path: Path) -> None:

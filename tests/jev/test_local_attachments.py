@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import io
 import json
 import struct
@@ -229,3 +230,18 @@ def test_a_package_that_is_missing_is_named(
     monkeypatch.setitem(sys.modules, "jev.attachments", Missing())
     with pytest.raises(MissingExtraError, match=f"needs {missing}: pip install 'jev-server"):
         city(local, b"x")
+
+
+@pytest.mark.parametrize(
+    ("placeholder", "data", "words"),
+    [("[nowhere]", as_png(), "occurs nowhere"), ("[here]", b"no picture", "neither a PNG nor a JPEG")],
+)
+def test_assets_are_checked_as_a_server_checks_them(
+    jev: LocalJev, placeholder: str, data: bytes, words: str
+) -> None:
+    asset = {"type": "image", "format": "png", "data_base64": base64.b64encode(data).decode()}
+    with pytest.raises(InvalidRequestError) as refused:
+        jev.decide("It is [here].", QUESTIONS, extra_body={"assets": {placeholder: asset}})
+    (row,) = refused.value.issues
+    assert row.loc[:3] == ["body", "assets", placeholder]
+    assert words in row.msg

@@ -218,16 +218,50 @@ def test_a_file_that_cannot_be_read_is_422_and_named(
     assert words in row["msg"]
 
 
-def test_speech_without_a_speech_model_is_503(client: TestClient, body: dict[str, Any]) -> None:
+def recording() -> bytes:
+    """A second of silence."""
     silence = io.BytesIO()
     with wave.open(silence, "wb") as file:
         file.setnchannels(1)
         file.setsampwidth(2)
         file.setframerate(16000)
         file.writeframes(bytes(32000))
-    response = client.post("/v1/systemone", json={**body, "audios": [attach(silence.getvalue(), "a.wav")]})
+    return silence.getvalue()
+
+
+def test_speech_without_a_speech_model_is_503(client: TestClient, body: dict[str, Any]) -> None:
+    response = client.post("/v1/systemone", json={**body, "audios": [attach(recording(), "a.wav")]})
     assert response.status_code == 503, response.text
     assert "'a.wav'" in response.json()["detail"]["message"]
+
+
+@pytest.mark.parametrize("field", ["images", "documents", "videos"])
+def test_speech_in_another_field_is_422_before_anybody_would_hear_it(
+    client: TestClient, body: dict[str, Any], field: str
+) -> None:
+    row = issue(client.post("/v1/systemone", json={**body, field: [attach(recording(), "a.wav")]}))
+    assert row["loc"] == ["body", field, 0]
+    assert row["msg"].startswith("Attachment 'a.wav': Its content is of kind audio")
+
+
+@pytest.mark.parametrize("data", ["", "!", "aGk=\n", "data:,x", "https://127.0.0.1/a.txt"])
+def test_what_is_not_base64_names_the_file(client: TestClient, body: dict[str, Any], data: str) -> None:
+    row = issue(client.post("/v1/systemone", json={**body, "documents": [{"name": "a.txt", "data": data}]}))
+    assert row["loc"] == ["body", "documents", 0, "data"]
+    assert row["msg"].startswith("Attachment 'a.txt': ")
+
+
+def test_uploads_that_wait_in_memory_are_bounded_as_bodies_are(
+    start: Callable[..., TestClient], body: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = start(max_body_bytes=1000)
+    stored = client.post(
+        "/v1/files", files=[("file", (f"{n}.txt", b"%d" % n * 3000)) for n in range(3)]
+    ).json()
+    names = [{"file": file["id"]} for file in stored["files"]]
+    monkeypatch.setattr(client.app.state.service.bodies, "_limit", 8000)  # type: ignore[attr-defined]
+    for files, status in ((names[:2], 200), (names, 529), (names[:2], 200)):
+        assert client.post("/v1/systemone", json={**body, "files": files}).status_code == status
 
 
 def test_a_calibration_that_is_not_loaded_is_422(client: TestClient, body: dict[str, Any]) -> None:

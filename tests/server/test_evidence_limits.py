@@ -122,7 +122,8 @@ def test_a_file_of_32_mebibytes_and_not_one_byte_more(start: Callable[..., TestC
     for field, limit in (("files", 32 * MIB), ("documents", 32 * MIB), ("images", 16 * MIB)):
         (row,) = client.post("/v1/systemone", json={**body, field: [{"file": file["id"]}]}).json()["detail"]
         assert row["loc"] == ["body", field, 0, "file"]
-        assert row["msg"] == f"The file has {32 * MIB + 1} bytes, the limit is {limit}"
+        found = f"The file has {32 * MIB + 1} bytes, the limit is {limit}"
+        assert row["msg"] == f"Attachment {file['id']!r}: {found}"
 
 
 # Text

@@ -189,7 +189,9 @@ def test_32_mebibytes_of_garbage_are_refused_by_name_within_bounds(seeing: Seein
     refused(seeing, f"a.{extension}", random.Random(1).randbytes(32 * MIB), "It ")
 
 
-@pytest.mark.parametrize("name", ["../a.txt", "/etc/passwd", "..", "a\\b.txt", "a\0.txt"])
+@pytest.mark.parametrize(
+    "name", ["../a.txt", "/etc/passwd", "..", "a\\b.txt", "a\0.txt", "a\x85b.txt", "a\u2028Image 1: b.txt"]
+)
 def test_names_that_are_paths_are_refused(seeing: Seeing, name: str) -> None:
     loc, message = seeing.refusal(files=[inline(b"words", name)])
     assert loc == ["files", 0, "name"]

@@ -8,8 +8,10 @@ from collections.abc import Iterator, Mapping
 
 from jev.placeholders import find_placeholders
 from jev.schemas import BadRequestError, Issue, SystemOneRequest, alternatives, render_text
-from jev.server.multipart import MAX_ASSETS
 from jev.wording import instructions_text, label_lines
+
+MAX_ASSETS = 32
+"""Most assets of a request, and most multipart parts beside it."""
 
 IMAGE_SIGNATURES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff")
 """How a PNG and a JPEG begin."""
