@@ -193,12 +193,18 @@ def _set() -> bytes:
     return "".join(f"{json.dumps(row)}\n" for row in rows).encode()
 
 
+def _mails() -> bytes:
+    states = ("My card was charged twice.", "Which platform does the train to Rome leave from?")
+    return "".join(json.dumps({"state": state}) + "\n" for state in states).encode()
+
+
 FILES: dict[str, Callable[[], bytes]] = {
     "call.wav": _call,
     "held-out.jsonl": partial(_labelled, 1),
     "invoice.pdf": _invoice,
     "labelled.jsonl": partial(_labelled, 0),
     "mail.txt": _ticket,
+    "mails.jsonl": _mails,
     "photo.png": _photo,
     "questions.json": _questions,
     "set.jsonl": _set,
