@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -170,11 +171,19 @@ def machine(threads: int | None) -> dict[str, Any]:
 
     if threads is not None:
         torch.set_num_threads(threads)
+    return {**machine_of_server(torch.get_num_threads()), "torch": torch.__version__}
+
+
+def machine_of_server(threads: int | None) -> dict[str, Any]:
+    """Return what is measured on where a server does the work, without loading torch here.
+
+    `threads` are the server's; None = torch decides there.
+    """
     return {
         "cpu": _cpu_name(),
         "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
+        "threads": "default" if threads is None else threads,
+        "torch": version("torch"),
         "python": platform.python_version(),
     }
 

@@ -148,6 +148,12 @@ class Settings(BaseSettings):
         default="info", description="least severe line to log"
     )
     log_json: bool = Field(default=False, description="log one JSON object a line instead of text")
+    trace_url: str | None = Field(
+        default=None, description="where spans of decisions go (OTLP over HTTP); none = no tracing"
+    )
+    trace_content: bool = Field(
+        default=False, description="whether spans carry states, questions and answers"
+    )
 
     @field_validator("api_keys", mode="before")
     @classmethod
@@ -184,6 +190,13 @@ class Settings(BaseSettings):
                 raise ValueError(f"the name {name!r} is given twice")
             files[name] = path
         return files
+
+    @field_validator("trace_url")
+    @classmethod
+    def _absolute_url(cls, url: str | None) -> str | None:
+        if url is not None and not url.startswith(("http://", "https://")):
+            raise ValueError("it is an address such as http://127.0.0.1:4318/v1/traces")
+        return url
 
     @field_validator("limits")
     @classmethod

@@ -59,6 +59,8 @@ def create_app(settings: Settings, engine: Engine | None = None) -> FastAPI:
         version=version("jev-server"),
         lifespan=lifespan,
         redirect_slashes=False,  # a redirect would drop the body
+        # Newer versions can send spans and logs of their own, which would quote what callers wrote.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     app.state.service = service
     app.state.batches = batches

@@ -19,6 +19,7 @@ from jev.server.batch_lines import (
     lines_of,
     parse_line,
     refused,
+    request_id,
     result_line,
 )
 from jev.server.batch_store import ERRORS, INPUT, LEDGER, OUTPUT, BatchStore, result_id, write_lines
@@ -144,13 +145,15 @@ class BatchJob:
             except BadLineError as error:  # the limit was lowered since it was validated
                 outcome = refused(line.number, error)
                 continue
-            outcome = await decide_line(
-                self._service,
-                line.number,
-                known,
-                turn=self._turn,
-                give_up=lambda: self._ending() is not None,
-            )
+            with self._service.tracing.decision(request_id(self._id, line.number)) as decision:
+                outcome = await decide_line(
+                    self._service,
+                    line.number,
+                    known,
+                    turn=self._turn,
+                    give_up=lambda: self._ending() is not None,
+                    decision=decision,
+                )
 
     def _exchange(self, ledger: Ledger, outcome: Outcome | None, lines: Iterator[Line]) -> Line | None:
         """Enter an outcome and return the next line without one."""

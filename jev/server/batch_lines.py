@@ -23,16 +23,18 @@ from jev.schemas.batches import BatchLine
 from jev.schemas.errors import issues_of
 from jev.server.batch_store import line_id
 from jev.server.errors import body_of_error
-from jev.server.evidence import check_assets
 from jev.server.routes import body_of
 
 if TYPE_CHECKING:
     from jev.server.service import Service
+    from jev.server.tracing import Decision
 
 logger = logging.getLogger(__name__)
 
 FIRST_WAIT = 0.25
 LONGEST_WAIT = 5.0
+
+BOM = b"\xef\xbb\xbf"
 
 
 class BadLineError(ValueError):
@@ -66,6 +68,8 @@ class Line:
 def lines_of(path: Path) -> Iterator[Line]:
     """The lines of an input file that are not blank."""
     with path.open("rb") as file:
+        if file.read(len(BOM)) != BOM:  # as some editors begin a file
+            file.seek(0)
         for number, data in enumerate(file, 1):
             if data.strip():
                 yield Line(number, data)
@@ -120,9 +124,14 @@ def result_line(batch: str, outcome: Outcome) -> bytes:
     else:
         line |= outcome.body["error"]
     if line["response"] is not None:
-        line["response"] = {"request_id": f"req_{line['id'].removeprefix('batch_req_')}", **line["response"]}
+        line["response"] = {"request_id": request_id(batch, outcome.number), **line["response"]}
     # ASCII, so that no reader takes a character inside a string for the end of a line.
     return json.dumps(line, separators=(",", ":"), allow_nan=False).encode()
+
+
+def request_id(batch: str, number: int) -> str:
+    """The id of the request that an input line is."""
+    return f"req_{line_id(batch, number).removeprefix('batch_req_')}"
 
 
 async def decide_line(
@@ -132,6 +141,7 @@ async def decide_line(
     *,
     turn: asyncio.Semaphore,
     give_up: Callable[[], bool],
+    decision: Decision,
 ) -> Outcome | None:
     """Decide one line behind all live requests, again and again while there is no room.
 
@@ -141,6 +151,7 @@ async def decide_line(
         line: the line.
         turn: bounds how many lines are prepared at once, so that workers are left for live requests.
         give_up: whether nobody wants the answer any more.
+        decision: where it is noted for traces.
 
     Returns:
         What became of it; None if it was given up.
@@ -156,11 +167,14 @@ async def decide_line(
             plan = await service.in_worker(lambda: engine.prepare(request, material))
     except APIError as error:
         service.serving()  # an error of a server that is going away is none of the line's
+        decision.failed(error)
         return failed(number, line.custom_id, error)
     except Exception as error:  # one line must not end the batch
         service.serving()
+        decision.failed(ServerError())
         logger.error("line %d of a batch failed: %s", number, crash_report(error))
         return failed(number, line.custom_id, ServerError())
+    decision.asked(request)
     wait = FIRST_WAIT
     while not give_up():
         scheduler = service.serving()[1]
@@ -172,8 +186,10 @@ async def decide_line(
             wait = min(2 * wait, LONGEST_WAIT)
         except APIError as error:
             service.serving()
+            decision.failed(error)
             return failed(number, line.custom_id, error)
         else:
+            decision.answered(response)
             return Outcome(number, line.custom_id, body_of(response, warnings))
     return None
 
@@ -181,7 +197,6 @@ async def decide_line(
 def _parsed(service: Service, body: dict[str, Any]) -> tuple[SystemOneRequest, list[Warning], list[Source]]:
     try:
         request, warnings = parse_request(body)
-        check_assets(request, {})
     except BadRequestError as error:
         raise InvalidRequestError.of(error.issues) from None
     return request, warnings, sources_of(request, {}, service.files, service.limits)

@@ -49,7 +49,8 @@ def configure_logging(settings: Settings) -> None:
     handler.setFormatter(JSONFormatter() if settings.log_json else TextFormatter())
     level = settings.log_level.upper()
     # The multipart parser's warnings quote bytes of the body; what is wrong is in the response.
-    for name, least in (("jev", level), ("uvicorn", "WARNING"), ("python_multipart", "CRITICAL")):
+    others = {"uvicorn": "WARNING", "opentelemetry": "ERROR", "python_multipart": "CRITICAL"}
+    for name, least in {"jev": level, **others}.items():
         logger = logging.getLogger(name)
         logger.handlers = [handler]
         logger.propagate = False

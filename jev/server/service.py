@@ -18,6 +18,7 @@ from jev.server.auth import Authenticator
 from jev.server.body import BodyBudget
 from jev.server.files import FileStore
 from jev.server.ratelimit import RateLimiter
+from jev.server.tracing import Tracing
 from jev.settings import Settings, SettingsError, evidence_limits
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Service:
         self.authenticator = Authenticator(key.get_secret_value() for key in settings.api_keys)
         self.rate_limiter = RateLimiter(settings.rate_limit_rpm)
         self.bodies = BodyBudget(BODIES_IN_MEMORY * settings.max_body_bytes)
+        self.tracing = Tracing(settings.trace_url, content=settings.trace_content)
         self.loaded: Future[Engine] = Future()
         if engine is not None:
             self.loaded.set_result(engine)
@@ -94,6 +96,7 @@ class Service:
             self._workers.shutdown(wait=False, cancel_futures=True)
         if isinstance(self.files, FileStore):
             await asyncio.to_thread(self.files.close)
+        await asyncio.to_thread(self.tracing.close)
 
     def serving(self) -> tuple[Engine, Scheduler]:
         """Return the engine and its scheduler.
