@@ -162,8 +162,8 @@ class Plan:
 
     @property
     def tokens(self) -> int:
-        """Rows to run at most once each: what admission counts."""
-        return self.input_tokens + self.output_tokens
+        """Rows that it asks of the model at least: the prompt, and the canvas of every first read."""
+        return self.input_tokens + self.output_tokens * self.first_reads
 
     @property
     def questions(self) -> int:

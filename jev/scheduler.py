@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import time
 import traceback
@@ -23,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 MIN_RETRY_AFTER = 1.0
 MAX_RETRY_AFTER = 60.0
+WELCOME = 8
+"""Requests that are admitted however long they may wait: a slow machine must not turn everyone away."""
 RATE_WEIGHT = 0.2
 """Weight of the newest sample in the running mean of seconds a token."""
 
@@ -63,12 +66,17 @@ class Scheduler:
         engine: what runs them.
         max_requests: most plans waiting or running.
         max_tokens: most tokens of all plans waiting or running; a larger plan is admitted alone.
+        max_wait_s: longest wait, by the pace of what ran lately, for which a plan is still admitted;
+            `WELCOME` plans are admitted anyhow.
     """
 
-    def __init__(self, engine: Engine, max_requests: int, max_tokens: int) -> None:
+    def __init__(
+        self, engine: Engine, max_requests: int, max_tokens: int, max_wait_s: float = math.inf
+    ) -> None:
         self._engine = engine
         self._max_requests = max_requests
         self._max_tokens = max_tokens
+        self._max_wait_s = max_wait_s
         self._changed = threading.Condition()
         self._queue: deque[_Job] = deque()
         self._running: list[_Job] = []
@@ -148,6 +156,11 @@ class Scheduler:
             if not background and requests and tokens + plan.tokens > self._max_tokens:
                 raise self._overloaded(
                     f"{tokens} tokens are pending; {plan.tokens} more exceed the limit of {self._max_tokens}"
+                )
+            wait = self._seconds_per_token * tokens
+            if not background and requests >= WELCOME and wait > self._max_wait_s:
+                raise self._overloaded(
+                    f"{requests} requests are pending, about {wait:.1f} s; the limit is {self._max_wait_s} s"
                 )
             future: asyncio.Future[SystemOneResponse] = asyncio.get_running_loop().create_future()
             job = _Job(plan, future, time.monotonic(), background)

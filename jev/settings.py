@@ -139,6 +139,9 @@ class Settings(BaseSettings):
     max_pending_tokens: int = Field(
         default=262144, ge=1, description="most tokens of all requests waiting or running"
     )
+    max_wait_s: Seconds = Field(
+        default=6.0, description="longest wait in the queue, by its pace, for which a request is still taken"
+    )
     request_timeout_s: Seconds = Field(default=60.0, description="deadline of a request")
     body_timeout_s: Seconds = Field(default=30.0, description="time for a request body to arrive")
     keep_alive_s: int = Field(default=15, ge=1, description="how long an idle connection stays open")

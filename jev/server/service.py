@@ -154,7 +154,12 @@ class Service:
             logger.error("the model could not be loaded: %s", error)
 
     def _serve(self, engine: Engine) -> None:
-        scheduler = Scheduler(engine, self.settings.max_pending_requests, self.settings.max_pending_tokens)
+        scheduler = Scheduler(
+            engine,
+            self.settings.max_pending_requests,
+            self.settings.max_pending_tokens,
+            self.settings.max_wait_s,
+        )
         self._serving = (engine, scheduler)
         self.ready.set()
 

@@ -186,6 +186,25 @@ async def test_the_wait_it_asks_for_grows_with_the_queue(scheduler: Any, engine:
     await first
 
 
+async def test_a_wait_that_would_be_too_long_is_refused(engine: Engine) -> None:
+    scheduler: Any = Scheduler(engine, 1000, 10**6, max_wait_s=1.0)  # pyright: ignore[reportArgumentType]
+    gate = threading.Event()
+    threading.Timer(0.3, gate.set).start()
+    await scheduler.submit(Plan(tokens=10, gate=gate))  # about 0.03 s a token
+    gate, first = await hold(scheduler, engine, tokens=20)
+    held = [asyncio.create_task(scheduler.submit(Plan(20, gate=gate))) for _ in range(7)]
+    await until(lambda: scheduler.pending == (8, 160))  # these are welcome: about 5 s
+    with pytest.raises(
+        OverloadedError, match=r"8 requests are pending, about \d+\.\d s; the limit is 1.0 s"
+    ) as caught:
+        await scheduler.submit(Plan(20))
+    assert caught.value.retry_after is not None and caught.value.retry_after > 2
+    gate.set()
+    await asyncio.gather(first, *held)
+    await scheduler.submit(Plan(20))
+    scheduler.close(timeout=5)
+
+
 async def test_cancelling_the_caller_takes_queued_work_out(scheduler: Any, engine: Engine) -> None:
     blocked = block(engine)
     first = asyncio.create_task(scheduler.submit(Plan(name="held")))
