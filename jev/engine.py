@@ -60,6 +60,7 @@ class Engine:
         release_date: YYYY-MM-DD.
         stepper: what runs the model.
         fingerprint: digest of the checkpoint's config and weights; "" for a model without a folder.
+        precision: as `load` takes it; "" if not known.
         calibrations: by the name that requests give.
     """
 
@@ -79,6 +80,7 @@ class Engine:
         step_rows: int = 512,
         prefill_rows: int = 128,
         fingerprint: str = "",
+        precision: str = "",
         calibrations: Mapping[str, Calibration] | None = None,
     ) -> None:
         config = model.config
@@ -94,6 +96,7 @@ class Engine:
         self.description = description
         self.release_date = release_date
         self.fingerprint = fingerprint
+        self.precision = precision
         self.calibrations = dict(calibrations or {})
         self.max_context = max_context or longest
         self.stepper = Stepper(
@@ -167,13 +170,14 @@ class Engine:
             step_rows=step_rows,
             prefill_rows=prefill_rows,
             fingerprint=weights_digest(folder),
+            precision=dtype,
             calibrations=calibrations,
         )
 
     @cached_property
     def identity(self) -> Identity:
         """What calibrations tell this model from others by."""
-        return Identity(self.name, self.fingerprint, prompt_digest(self.context))
+        return Identity(self.name, self.fingerprint, prompt_digest(self.context), self.precision)
 
     @property
     def has_vision(self) -> bool:

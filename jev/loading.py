@@ -20,7 +20,7 @@ def load_engine(settings: Settings) -> Engine:
         CalibrationError: a calibration file cannot be used.
         CheckpointError: the checkpoint cannot be used.
     """
-    from jev.calibration.apply import mismatch  # noqa: PLC0415 - as the engine
+    from jev.calibration.apply import mismatch, other_precision  # noqa: PLC0415 - as the engine
     from jev.calibration.file import load_calibrations  # noqa: PLC0415 - as the engine
     from jev.engine import Engine  # noqa: PLC0415 - seconds, and not needed to answer /health
 
@@ -47,4 +47,6 @@ def load_engine(settings: Settings) -> Engine:
     for name, calibration in engine.calibrations.items():
         if (reason := mismatch(calibration, engine.identity)) is not None:
             logger.warning("calibration %r %s; requests that name it are refused", name, reason)
+        elif (other := other_precision(calibration, engine.identity)) is not None:
+            logger.warning("calibration %r %s; its probabilities may be off", name, other)
     return engine

@@ -81,7 +81,7 @@ class SystemOneRequest(BaseModel):
         default="isolated",
         description="isolated: every question alone; joint: all questions share one canvas",
     )
-    samples: Literal["auto"] | Samples = Field(default="auto", description="canvas reads a question")
+    samples: Samples | Literal["auto"] = Field(default="auto", description="canvas reads a question")
     auto_max: StrictInt = Field(default=4, ge=1, le=MAX_SAMPLES, description="reads when auto extends")
     auto_threshold: float = Field(
         default=0.1, ge=0, allow_inf_nan=False, strict=True, description="nats of entropy over the labels"

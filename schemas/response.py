@@ -52,13 +52,17 @@ class ScoreAnswer(BaseModel):
 Answer: TypeAlias = Annotated[NoulAnswer | ChoiceAnswer | ScoreAnswer, Field(discriminator="type")]
 
 
+Tokens: TypeAlias = Annotated[int, Field(ge=0, lt=2**53)]
+"""A count that every JSON reader and every database takes."""
+
+
 class Usage(BaseModel):
     """Tokens read: prompt rows once each (re-reads are free) and canvas rows of one read."""
 
     model_config = ConfigDict(frozen=True)
 
-    input_tokens: int
-    output_tokens: int
+    input_tokens: Tokens
+    output_tokens: Tokens
 
 
 class Warning(BaseModel):

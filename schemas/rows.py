@@ -18,11 +18,15 @@ Soft: TypeAlias = dict[str, Annotated[StrictFloat | StrictInt, Field(ge=0)]]
 """Soft labels of one question: a weight for each alternative by name (see `alternatives`)."""
 
 
+MAX_WEIGHT = 1e9
+"""Largest weight of a row; sums of a million of them, and their squares, are still exact enough."""
+
+
 class Row(BaseModel):
     """A row to decide, to measure with, or to learn from. Only `state` or `attachments` must be there.
 
     Attributes:
-        id: the caller's name for the row.
+        id: the caller's name for the row; a number is taken as it is written.
         state: what the questions are about.
         attachments: paths of files, relative to the data's folder.
         questions: the row's own questions; without them the job's apply.
@@ -33,11 +37,11 @@ class Row(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
-    id: str | None = None
+    id: Annotated[str | None, Field(coerce_numbers_to_str=True)] = None
     state: Text = ""
     attachments: list[str] = Field(default_factory=list[str], max_length=MAX_ATTACHMENTS)
     questions: dict[QuestionId, Question] | None = Field(default=None, min_length=1, max_length=MAX_QUESTIONS)
     answers: dict[str, Reviewed] | None = None
-    weight: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    weight: float = Field(default=1.0, ge=0, le=MAX_WEIGHT, allow_inf_nan=False)
     soft: dict[str, Soft] | None = None
     metadata: dict[str, Any] | None = None

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from jev.schemas import SystemOneRequest, SystemOneResponse
+
+if TYPE_CHECKING:
+    from jev.settings import Settings
+
+
+def fingerprint_of(weights: str, settings: Settings) -> str:
+    """What decides the answers of a model in this process, besides the request: weights and settings.
+
+    Args:
+        weights: digest of the checkpoint (`jev.model.weights.identity`).
+        settings: as the model was opened with.
+    """
+    facts = (settings.dtype, weights, settings.name, settings.vision, settings.image_rule)
+    return " ".join(map(str, (*facts, settings.soft_tokens, settings.ocr)))
 
 
 class Backend(Protocol):
     """Something that answers requests. Attachments travel inside the request, as inline data.
+
+    One that runs here also has a `fingerprint` (see `fingerprint_of`); a server does not say.
 
     Attributes:
         name: what reports call it, such as "torch:int8" or "systemone=http://127.0.0.1:8000".

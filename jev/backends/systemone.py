@@ -13,7 +13,14 @@ import httpx
 
 from jev._body import DEFAULT_MODEL
 from jev.client import AsyncJev
-from jev.errors import APIError, ConnectionError, InvalidRequestError, OverloadedError, RateLimitError
+from jev.errors import (
+    APIError,
+    ConnectionError,
+    InvalidRequestError,
+    OverloadedError,
+    RateLimitError,
+    TimeoutError,
+)
 from jev.results import Decision
 from jev.retry import RetryPolicy
 from jev.schemas import (
@@ -31,6 +38,9 @@ CONCURRENCY = 16
 
 PATIENT = RetryPolicy(max_retries=8, max_backoff=30.0, budget=300.0)
 """A run over thousands of rows should outlive a server that is busy for a minute."""
+
+FIRST_CONTACT = 10.0
+"""Seconds of retries for a server that has never answered: nobody should wait minutes for a wrong address."""
 
 MOST_DECIMALS = 4
 """Numbers with more places than this count as not rounded."""
@@ -91,6 +101,7 @@ class SystemOneBackend:
         self.concurrency = concurrency
         self.decimals: int | None = None
         self._places = 0
+        self._reached = False
         self._retry = retry
         self._clock = clock
         self._sleep = sleep
@@ -113,6 +124,7 @@ class SystemOneBackend:
                     decision = await self._client.decide(state, questions, model=model, extra_body=body)
                     break
                 except (APIError, ConnectionError) as error:
+                    self._reached = self._reached or isinstance(error, (APIError, TimeoutError))
                     wait = self._wait_after(error, retries, self._clock() - started)
                     if wait is None:
                         raise
@@ -120,6 +132,7 @@ class SystemOneBackend:
                         self._pace.hold(wait)
                 retries += 1
                 await self._sleep(wait)
+        self._reached = True
         self.model = decision.model
         self._see(decision)
         return SystemOneResponse(
@@ -140,7 +153,9 @@ class SystemOneBackend:
             if error.status not in self._retry.statuses:
                 return None
             retry_after = error.retry_after
-        return self._retry.delay(retries, elapsed=elapsed, retry_after=retry_after, chance=random.random)
+        wait = self._retry.delay(retries, elapsed=elapsed, retry_after=retry_after, chance=random.random)
+        too_late = wait is not None and not self._reached and elapsed + wait >= FIRST_CONTACT
+        return None if too_late else wait
 
     def _see(self, decision: Decision) -> None:
         for answer in decision.answers.values():

@@ -7,6 +7,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from jev.backends.base import fingerprint_of
 from jev.backends.material import MaterialReader
 from jev.errors import ModelUnavailableError
 from jev.loading import load_engine
@@ -50,6 +51,7 @@ class TorchBackend:
         self.engine = engine or load_engine(settings)
         self.name = name
         self.model = self.engine.name
+        self.fingerprint = fingerprint_of(self.engine.fingerprint, settings)
         self.concurrency = concurrency
         self._material = MaterialReader(settings, has_vision=self.engine.has_vision)
         self._scheduler = Scheduler(self.engine, max_requests=sys.maxsize, max_tokens=sys.maxsize)

@@ -6,10 +6,12 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
 import jev._openmp  # noqa: F401 - before torch
+from jev.backends.base import fingerprint_of
 from jev.backends.reading import Planner, Work, answer, context_of
 from jev.backends.reference import Reference
 from jev.model import embedded
 from jev.model.read import Reading
+from jev.model.weights.identity import weights_digest
 from jev.model.weights.safetensors import TensorFiles
 from jev.plan import Unit
 from jev.schemas import SystemOneRequest, SystemOneResponse
@@ -35,6 +37,7 @@ class TransformersBackend:
         context, found = context_of(folder, settings.max_context)
         self.name = name
         self.model = settings.name or found
+        self.fingerprint = fingerprint_of(weights_digest(folder), settings)
         has_vision = settings.vision is not None or TensorFiles(folder).has_vision
         self._planner = Planner("transformers", context, self.model, settings, has_vision=has_vision)
         self._reference = Reference(folder)

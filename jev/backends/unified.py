@@ -6,6 +6,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from jev.backends.base import fingerprint_of
 from jev.backends.reading import Planner, Work, answer
 from jev.loading import load_engine
 from jev.model.read import Reading
@@ -39,6 +40,7 @@ class UnifiedBackend:
         engine = engine or load_engine(settings)
         self.name = name
         self.model = engine.name
+        self.fingerprint = fingerprint_of(engine.fingerprint, settings)
         self._weights = engine.model
         self._planner = Planner(
             "unified", engine.context, engine.name, settings, has_vision=engine.has_vision

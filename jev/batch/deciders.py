@@ -17,7 +17,9 @@ from jev.errors import (
     InvalidRequestError,
     JevError,
     NotFoundError,
+    OverloadedError,
     PermissionDeniedError,
+    RateLimitError,
     ServerError,
     TimeoutError,
 )
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Decided: TypeAlias = SystemOneResponse | JevError
+
+_FOR_ALL = (AuthenticationError, PermissionDeniedError, RateLimitError, OverloadedError)
+"""What a server says to all rows, whatever is in them; to the last two only after all tries."""
 
 GROUP_ROWS = 64
 """Rows that an engine decides together: what a kill loses at most, twice."""
@@ -180,7 +185,7 @@ class BackendDecider:
         """See `Decider`. A row that takes too long says nothing about the others."""
         if isinstance(error, ConnectionError):
             return not isinstance(error, TimeoutError)
-        return is_the_jobs(error) or isinstance(error, (AuthenticationError, PermissionDeniedError))
+        return is_the_jobs(error) or isinstance(error, _FOR_ALL)
 
     async def aclose(self) -> None:
         """See `Decider`."""

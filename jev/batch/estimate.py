@@ -61,7 +61,7 @@ async def estimate(
         dedup: whether equal rows are asked once; they are looked for in the sample only.
         price: of a million tokens.
     """
-    total = source.reader.count()
+    total = source.count()
     step = max(1, total // SAMPLE)  # spread over the input
     records = islice(source.records(), 0, SAMPLE * step, step)
     sample = [requests.prepare(number, source.row(record)) for number, record in records]

@@ -7,7 +7,8 @@ import shutil
 import sys
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -68,10 +69,18 @@ class Input:
 
     def records(self, skip: int = 0) -> Iterator[Record]:
         """The rows as they stand in the file; JobError when it cannot be read on."""
-        try:
+        with _readable(self.label):
             yield from self.reader.records(skip)
-        except (OSError, EOFError, zlib.error) as error:
-            raise JobError(f"input {self.label}: it cannot be read ({first_line(error)})") from None
+
+    def count(self) -> int:
+        """How many rows there are; JobError when it cannot be read."""
+        with _readable(self.label):
+            return self.reader.count()
+
+    def digest(self) -> str:
+        """What the rows are, as a hash; JobError when it cannot be read."""
+        with _readable(self.label):
+            return self.reader.digest()
 
     def rows(self, skip: int = 0) -> Outcomes:
         """Numbers, from 1, and rows, or why one cannot be decided."""
@@ -80,7 +89,12 @@ class Input:
 
     def row(self, record: Any) -> Row | RowError:
         """The row that a record stands for."""
-        return row_of(record, self.columns, table=self.reader.columns is not None)
+        found = row_of(record, self.columns, table=self.reader.columns is not None)
+        if isinstance(found, RowError) and isinstance(record, dict):
+            name = cast("dict[str, Any]", record).get(self.columns.id or "id")
+            if isinstance(name, (str, int)) and not isinstance(name, bool):
+                return replace(found, id=str(name))
+        return found
 
 
 def open_input(
@@ -107,7 +121,17 @@ def open_input(
         return Input(JsonLines(spool), columns, root or Path.cwd(), "standard input")
     where = Path(path)
     folder = where if where.is_dir() else where.parent
-    return Input(open_reader(where), columns, root or folder, str(where))
+    with _readable(str(where)):
+        reader = open_reader(where)
+    return Input(reader, columns, root or folder, str(where))
+
+
+@contextmanager
+def _readable(label: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, EOFError, zlib.error) as error:
+        raise JobError(f"input {label}: it cannot be read ({first_line(error)})") from None
 
 
 def _spool(target: Path) -> None:
@@ -175,8 +199,6 @@ def _checked(fields: dict[str, Any], *, table: bool) -> Row | RowError:
     try:
         if table:  # dates, decimals and the like
             fields = to_jsonable_python(fields)
-        if isinstance(number := fields.get("id"), int) and not isinstance(number, bool):
-            fields["id"] = str(number)
         row = Row.model_validate({name: value for name, value in fields.items() if value is not None})
     except ValidationError as error:
         issue = issues_of(error, prefix=())[0]
@@ -193,7 +215,7 @@ def _text(value: Any) -> Any:
     """A cell as text: numbers and the like as they are written, JSON as it is."""
     if value is None or isinstance(value, (str, dict, list)):
         return value or ""
-    return str(value)
+    return value if isinstance(value, bytes) else str(value)
 
 
 def _paths(value: Any) -> list[Any]:

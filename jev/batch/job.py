@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import tomllib
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -16,6 +16,8 @@ from jev.batch.readers import JobError
 from jev.schemas import BadRequestError, SystemOneRequest, issues_of, parse_json, parse_request
 
 FORMATS = (".jsonl", ".parquet")
+
+Name = Annotated[str, Field(min_length=1)]  # checked, hence text that UTF-8 has
 
 
 class Options(BaseModel):
@@ -64,9 +66,9 @@ class Job(BaseModel):
     input: str = Field(min_length=1)
     output: Path
     questions: dict[str, Any] | str | None = None
-    state_columns: tuple[str, ...] = ()
-    id_column: str | None = None
-    attachment_columns: tuple[str, ...] = ()
+    state_columns: tuple[Name, ...] = ()
+    id_column: Name | None = None
+    attachment_columns: tuple[Name, ...] = ()
     attachments_root: Path | None = None
     options: Options = Options()
     backend: str = "torch"
@@ -107,19 +109,32 @@ class Job(BaseModel):
         """
         if self.output.suffix not in FORMATS:
             raise JobError(f"output {self.output}: the name must end in {' or '.join(FORMATS)}")
-        if self.output.is_dir():
-            raise JobError(f"output {self.output}: it is a folder")
-        if not self.output.parent.is_dir():
-            raise JobError(f"output {self.output}: there is no folder {self.output.parent}")
-        if self.input != STDIN and self.output.resolve() == Path(self.input).resolve():
-            raise JobError(f"output {self.output}: it is the input")
-        if Path(self.input).is_dir() and self.output.resolve().is_relative_to(Path(self.input).resolve()):
-            raise JobError(f"output {self.output}: it is in the input's folder, where it would be a row")
+        self._check_written("output", self.output)
+        if self.attachments_root is not None and not self.attachments_root.is_dir():
+            raise JobError(f"attachments_root {self.attachments_root}: there is no such folder")
         if not self.ordered and (self.keep_input or self.parquet):
             what = "keep_input" if self.keep_input else "a Parquet output"
             raise JobError(f"{what} needs an ordered output")
         if self.review is not None and self.review_below is None:
             raise JobError("review: it needs review_below, the certainty below which rows are reviewed")
+        if self.review_below is not None:
+            self._check_written("review", self.review_file)
+            if self.review_file.resolve() == self.output.resolve():
+                raise JobError(f"review {self.review_file}: it is the output")
+
+    def _check_written(self, what: str, path: Path) -> None:
+        """Refuse a file that cannot be written, or that the job reads."""
+        if path.is_dir():
+            raise JobError(f"{what} {path}: it is a folder")
+        if not path.parent.is_dir():
+            raise JobError(f"{what} {path}: there is no folder {path.parent}")
+        target, source = path.resolve(), Path(self.input).resolve()
+        if self.input != STDIN and target == source:
+            raise JobError(f"{what} {path}: it is the input")
+        if self.input != STDIN and source.is_dir() and target.is_relative_to(source):
+            raise JobError(f"{what} {path}: it is in the input's folder, where it would be a row")
+        if isinstance(self.questions, str) and target == Path(self.questions).resolve():
+            raise JobError(f"{what} {path}: it is the file of the questions")
 
     @property
     def parquet(self) -> bool:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jev.backends import BackendSpec, open_backend
+from jev.backends.base import fingerprint_of
 from jev.backends.spec import DTYPES
 from jev.batch.deciders import BackendDecider, Decider, EngineDecider
 from jev.batch.job import Job
@@ -53,9 +54,7 @@ def identity(spec: BackendSpec, settings: Settings) -> str:
     from jev.model.weights.identity import weights_digest  # noqa: PLC0415
 
     settings = settings_for(spec, settings)
-    digest = weights_digest(settings.model or embedded.path())
-    facts = (settings.name, settings.vision, settings.image_rule, settings.soft_tokens, settings.ocr)
-    return " ".join([spec.kind, settings.dtype, digest, *map(str, facts)])
+    return f"{spec.kind} {fingerprint_of(weights_digest(settings.model or embedded.path()), settings)}"
 
 
 def open_decider(

@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
-from pydantic_core import to_jsonable_python
+from pydantic_core import from_json, to_json
 
 from jev.batch.ledger import Ledger
 from jev.batch.outcome import Outcome, dumps, output_row
@@ -141,7 +141,14 @@ class LinesOutput:
 
 
 def kept_input(record: Any) -> dict[str, Any]:
-    """What stands in an output row for the input's record; nothing for one that cannot be read."""
+    """What stands in an output row for the input's record; nothing for one that cannot be read.
+
+    What a table may hold and JSON has not: NaN and infinities become null, bytes that are not text base64.
+    """
     if isinstance(record, RowError):
         return {}
-    return {"input": to_jsonable_python(record, fallback=str)}
+    try:
+        found = to_json(record, fallback=str, inf_nan_mode="null")
+    except ValueError:
+        found = to_json(record, fallback=str, inf_nan_mode="null", bytes_mode="base64")
+    return {"input": from_json(found)}

@@ -6,6 +6,7 @@ import csv
 import gzip
 import hashlib
 import io
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -40,12 +41,14 @@ class RowError:
         loc: path to what is wrong in the row, or in the request that it became.
         type: the kind of error, for programs.
         status: the HTTP status that a server gave or would give.
+        id: the caller's name for the row, where it has one.
     """
 
     message: str
     loc: tuple[str | int, ...] = ()
     type: str = "invalid_row"
     status: int = 422
+    id: str | None = None
 
 
 Record: TypeAlias = tuple[int, Any]
@@ -157,9 +160,14 @@ class Csv:
             header = next(self._reader(file), None)
         if not header:
             raise JobError(f"input {path}: there is no row with the names of the columns")
-        twice = sorted({name for name in header if header.count(name) > 1})
-        if twice:
-            raise JobError(f"input {path}: there are two columns named {twice[0]!r}")
+        if not all(map(_is_text, header)):
+            raise JobError(f"input {path}: the names of the columns are not valid UTF-8")
+        if len(header) == 1 and (other := {";", "\t", ","} & {*header[0]}):
+            raise JobError(
+                f"input {path}: columns are parted by {delimiter!r}, and its first row has none of these "
+                f"but {min(other)!r}"
+            )
+        _refuse_twins(path, header)
         self.columns: Sequence[str] = header
 
     def records(self, skip: int = 0) -> Iterator[Record]:
@@ -206,7 +214,7 @@ class Csv:
                 text += f"; {self.columns[len(cells)]!r} is missing"
             return RowError(text, type="csv_invalid")
         for name, cell in zip(self.columns, cells, strict=True):
-            if not cell.isascii() and any("\ud800" <= c <= "\udfff" for c in cell):
+            if not _is_text(cell):
                 return RowError(f"line {line}: {name!r} is not valid UTF-8", (name,), "invalid_utf8")
         return dict(zip(self.columns, cells, strict=True))
 
@@ -230,6 +238,7 @@ class Parquet:
         except self._errors as error:
             raise JobError(f"input {path}: it is not a Parquet file ({first_line(error)})") from None
         self.columns: Sequence[str] = self.schema.names
+        _refuse_twins(path, self.columns)
 
     def records(self, skip: int = 0) -> Iterator[Record]:
         """See `Reader`."""
@@ -292,7 +301,7 @@ class Folder:
     def records(self, skip: int = 0) -> Iterator[Record]:
         """See `Reader`."""
         for number, name in islice(enumerate(self._files(), 1), skip, None):
-            yield number, {"id": name, "attachments": [name]}
+            yield number, {"id": name, "attachments": [name]} if _is_text(name) else _unnamed(name)
 
     def count(self) -> int:
         """See `Reader`."""
@@ -312,6 +321,22 @@ class Folder:
             shown = (path for path in found if not any(part.startswith(".") for part in path.parts))
             self._names = sorted(path.as_posix() for path in shown)
         return self._names
+
+
+def _refuse_twins(path: Path, names: Sequence[str]) -> None:
+    twice = sorted(name for name, times in Counter(names).items() if times > 1)
+    if twice:
+        raise JobError(f"input {path}: there are two columns named {twice[0]!r}")
+
+
+def _is_text(value: str) -> bool:
+    """Whether all of it was UTF-8."""
+    return value.isascii() or not any("\ud800" <= c <= "\udfff" for c in value)
+
+
+def _unnamed(name: str) -> RowError:
+    shown = name.encode(errors="surrogateescape").decode(errors="replace")
+    return RowError(f"the file's name {shown!r} is not valid UTF-8", type="invalid_utf8")
 
 
 def file_digest(path: Path) -> str:

@@ -82,7 +82,7 @@ class Requests:
     def prepare(self, number: int, row: Row | RowError) -> Ask | Bad:
         """The request of one row; its files are read."""
         if isinstance(row, RowError):
-            return Bad(number, None, row)
+            return Bad(number, row.id, row)
         if row.questions is not None and not self._own_questions:
             error = RowError(
                 "a row with questions of its own needs a JSON lines output", ("questions",), "value_error"

@@ -76,7 +76,7 @@ class OpenJob:
             self.input = open_input(
                 job.input, job.columns, root=job.attachments_root, spool=job.folder / SPOOL
             )
-            digest = self.input.reader.digest()
+            digest = self.input.digest()
             self.ledger.identify(fingerprint(job, self.template, model=model, input_digest=digest))
             self.total = self._count(digest)
             self.retried = self.ledger.forget_failed() if retry_failed else 0
@@ -156,7 +156,7 @@ class OpenJob:
         known = self.ledger.get("input_rows")
         if known and self.ledger.get("input_digest") == digest:
             return int(known)
-        total = self.input.reader.count()
+        total = self.input.count()
         self.ledger.set(input_rows=total, input_digest=digest)
         return total
 

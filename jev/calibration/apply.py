@@ -10,7 +10,7 @@ from typing import Protocol
 from jev.calibration.file import Calibration, Entry
 from jev.calibration.signature import signatures
 from jev.errors import InvalidRequestError
-from jev.schemas import Issue, SystemOneRequest, Warning, alternatives
+from jev.schemas import Issue, Question, SystemOneRequest, Warning, alternatives
 
 
 class Identified(Protocol):
@@ -29,6 +29,11 @@ class Identified(Protocol):
     @property
     def prompt(self) -> str:
         """Digest of its prompts."""
+        ...
+
+    @property
+    def precision(self) -> str:
+        """Precision that it computes in; "" if that is not known."""
         ...
 
 
@@ -75,6 +80,8 @@ def activate(
     entries = {entry.signature: entry for entry in calibration.questions}
     known = signatures(request)
     covered = {key: entries[sign] for key, sign in known.items() if sign in entries}
+    for key, entry in covered.items():
+        check_labels(entry, request.questions[key], name)
     missing = [
         key
         for key, question in request.questions.items()
@@ -113,6 +120,27 @@ def mismatch(calibration: Calibration, identity: Identified) -> str | None:
             f"found {identity.prompt[:12]}); fit it again"
         )
     return None
+
+
+def check_labels(entry: Entry, question: Question, name: str) -> None:
+    """Refuse an entry whose labels are not its question's, as in a file that was changed by hand.
+
+    Raises:
+        InvalidRequestError: naming the calibration and the question.
+    """
+    if entry.labels != alternatives(question):
+        raise InvalidRequestError.at(
+            "calibration",
+            msg=f"Calibration {name[:200]!r} has other labels for question {', '.join(entry.ids)[:200]!r} "
+            "than the question; the file was changed",
+        )
+
+
+def other_precision(calibration: Calibration, identity: Identified) -> str | None:
+    """What to warn of where a model computes in another precision than the fit; None if it does not."""
+    if calibration.precision in ("", identity.precision) or not identity.precision:
+        return None
+    return f"was fitted in {calibration.precision}, this is {identity.precision}"
 
 
 def calibrated(raw: Sequence[float], entry: Entry) -> list[float]:

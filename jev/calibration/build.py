@@ -83,6 +83,7 @@ def build(
         model=identity.model,
         weights=identity.weights,
         prompt=identity.prompt,
+        precision=identity.precision,
         backend=backend,
         options=dict(options or {}),
         questions=tuple(entries),

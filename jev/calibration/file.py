@@ -86,6 +86,7 @@ class Calibration(_Part):
         model: name of the model that it was fitted with.
         weights: digest of that model's config and weights.
         prompt: digest of the prompts that it was asked with.
+        precision: that it was fitted in, as the setting `dtype`; "" if not known.
         backend: what answered, such as "torch:bf16", for people.
         options: request fields of the fit, such as layout and samples.
         questions: the calibrated questions.
@@ -97,6 +98,7 @@ class Calibration(_Part):
     model: str
     weights: Digest
     prompt: Digest
+    precision: str = ""
     backend: str = ""
     options: dict[str, Any] = Field(default_factory=dict)
     questions: tuple[Entry, ...] = Field(min_length=1)

@@ -147,7 +147,8 @@ async def identity_of(backend: Backend, request: SystemOneRequest) -> Identity:
         digests = cast("dict[str, object]", about)
         weights, prompt = digests.get("weights"), digests.get("prompt")
         if isinstance(weights, str) and isinstance(prompt, str) and weights and prompt:
-            return Identity(response.model, weights, prompt)
+            precision = digests.get("precision")
+            return Identity(response.model, weights, prompt, precision if isinstance(precision, str) else "")
     raise CalibrationError(
         f"backend {backend.name!r} does not say which weights and prompts answer, so nothing could tell "
         "later whether a calibration belongs to it; use torch, or a jev server"

@@ -24,11 +24,13 @@ class Identity:
         model: its name; for people, two names of the same weights are the same model.
         weights: digest of its config and tensors (`jev.model.weights.identity`).
         prompt: digest of the prompts that it is asked with (`prompt_digest`).
+        precision: as the setting `dtype`; "" if not known. Another one is worth a warning.
     """
 
     model: str
     weights: str
     prompt: str
+    precision: str = ""
 
 
 _QUESTIONS: dict[str, Question] = {

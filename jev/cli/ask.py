@@ -188,7 +188,7 @@ def command(
         bool | None,
         typer.Option(
             "--ocr/--no-ocr",
-            help="Read the text in pictures [default: if the model sees none].",
+            help="Read the text in pictures; by default if the model sees none.",
             rich_help_panel=READING,
         ),
     ] = None,

@@ -83,7 +83,7 @@ def _option(metavar: str, text: str, panel: str, *names: str) -> Any:
 def run(
     context: typer.Context,
     job_file: Annotated[
-        Path | None, typer.Argument(metavar="[JOB.toml]", help="The job; flags win over what it says.")
+        Path | None, typer.Argument(metavar="JOB.toml", help="The job; flags win over what it says.")
     ] = None,
     input: Annotated[
         str | None,
@@ -208,6 +208,8 @@ def run(
             job = job.model_copy(update={"backend": f"systemone={server}"})
         if timeout is not None and not timeout > 0:
             raise UsageError("--timeout must be more than 0")
+        if price is not None and not 0 <= price < float("inf"):
+            raise UsageError("--price must be 0 or more")
         flags = RunFlags(
             restart=restart,
             retry_failed=retry_failed,

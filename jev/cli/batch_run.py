@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from jev.cli.console import one_line, spinner
-from jev.cli.errors import FailureError, exit_code
+from jev.cli.errors import FailureError, exit_code, message_of
 from jev.cli.options import check_loadable
 from jev.settings import Settings
 
@@ -100,8 +100,9 @@ async def _run(opened: OpenJob, decide: Decide, flags: RunFlags) -> int:
             summary = await opened.run(decide, stop=stop, report=report)
         except JobStopped as error:
             done = opened.ledger.totals().done
-            typer.echo(f"error: {one_line(str(error))}; {_kept(done, opened.total)}", err=True)
-            return exit_code(error.__cause__) if isinstance(error.__cause__, Exception) else 1
+            cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+            typer.echo(f"error: {one_line(message_of(cause))}; {_kept(done, opened.total)}", err=True)
+            return 1 if cause is error else exit_code(cause)
     if not summary.finished:
         done = summary.progress.totals.done
         typer.echo(f"interrupted: {_kept(done, opened.total)}", err=True)

@@ -29,7 +29,7 @@ def one_line_errors() -> Iterator[None]:
     try:
         yield
     except (JevError, CheckpointError) as error:
-        typer.echo(f"error: {one_line(_message(error))}", err=True)
+        typer.echo(f"error: {one_line(message_of(error))}", err=True)
         raise typer.Exit(exit_code(error)) from None
 
 
@@ -41,7 +41,8 @@ def exit_code(error: Exception) -> int:
     return 1 if isinstance(error, (ConnectionError, ResponseError, FailureError)) else 2
 
 
-def _message(error: Exception) -> str:
+def message_of(error: BaseException) -> str:
+    """What an error says, on one or more lines; paths begin below the body."""
     if not isinstance(error, APIError):
         return str(error)
     message = _listed(error.issues) if error.issues else error.message

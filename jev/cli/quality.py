@@ -56,7 +56,7 @@ Backends: TypeAlias = Annotated[
         "--backend",
         "-b",
         metavar="SPEC",
-        help="Whom to ask, such as torch:int8=DIR or systemone=URL; repeat to compare. [default: torch]",
+        help="Whom to ask, such as torch:int8=DIR or systemone=URL; repeat to compare; by default torch.",
         rich_help_panel=MODEL_PANEL,
     ),
 ]
@@ -105,7 +105,7 @@ FailOver: TypeAlias = Annotated[
 Concurrency: TypeAlias = Annotated[
     int | None,
     typer.Option(
-        metavar="N", min=1, help="Requests in flight [default: the backend's].", rich_help_panel=MODEL_PANEL
+        metavar="N", min=1, help="Requests in flight; by default the backend's.", rich_help_panel=MODEL_PANEL
     ),
 ]
 Seed: TypeAlias = Annotated[
@@ -252,6 +252,8 @@ def _measure(job: _Job, under: Sequence[str], over: Sequence[str], *, most_faile
             f"{job.source}: no row has reviewed answers, so there is nothing to measure but agreement "
             "(--backend twice) and stability (--stability N)"
         )
+    if job.slice_by is not None and not any(job.slice_by in (row.row.metadata or {}) for row in job.rows):
+        raise UsageError(f"--slice {job.slice_by}: no row has this in its metadata")
     for row in job.rows:
         row.request(options=job.options)  # a bad option or attachment, before a model is loaded
     runs = asyncio.run(_ask_all(job))

@@ -69,12 +69,12 @@ def command(
     host: Annotated[
         str | None,
         typer.Option(
-            metavar="ADDRESS", help="Address to listen on [default: 127.0.0.1].", rich_help_panel=LISTEN
+            metavar="ADDRESS", help="Address to listen on; by default 127.0.0.1.", rich_help_panel=LISTEN
         ),
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(metavar="PORT", help="0 is any free one [default: 8000].", rich_help_panel=LISTEN),
+        typer.Option(metavar="PORT", help="0 is any free one; by default 8000.", rich_help_panel=LISTEN),
     ] = None,
     rate_limit_rpm: Annotated[
         int | None,

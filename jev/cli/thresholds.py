@@ -89,11 +89,13 @@ def command(
         work.check_enough(MIN_ROWS)
         found, identity = work.gather(identify=chosen is not None)
         if chosen is not None and identity is not None:
-            from jev.calibration.apply import mismatch  # noqa: PLC0415 - only with a calibration
+            from jev.calibration.apply import mismatch, other_precision  # noqa: PLC0415 - only with one
 
             reason = mismatch(chosen, identity)
             if reason is not None:
                 raise UsageError(f"{calibration} {reason}")
+            if (other := other_precision(chosen, identity)) is not None:
+                typer.echo(f"warning: {calibration} {other}", err=True)
         results = [_judge(one, chosen, target, confidence) for one in found.questions]
         if all(one.found is None for one in results):
             counts = ", ".join(f"{_ids(one.ids)}: {one.rows}" for one in results[:5])
@@ -113,7 +115,12 @@ def _judge(one: Answered, calibration: Calibration | None, target: float, level:
     entries = {} if calibration is None else {entry.signature: entry for entry in calibration.questions}
     if calibration is not None and one.signature not in entries:
         typer.echo(f"warning: {_ids(ids)}: the calibration does not cover it", err=True)
-    confidence, correct = judged(one, entries.get(one.signature))
+    entry = entries.get(one.signature)
+    if calibration is not None and entry is not None:
+        from jev.calibration.apply import check_labels  # noqa: PLC0415 - only with a calibration
+
+        check_labels(entry, one.question, calibration.name)
+    confidence, correct = judged(one, entry)
     return _Question(ids, kind, len(one), find_gate(confidence, correct, target=target, level=level))
 
 

@@ -11,11 +11,11 @@ from typing import Any, Self, cast
 
 from jev.quality.data import DataError
 from jev.quality.replies import Judgement, Reply
-from jev.schemas import SystemOneRequest
+from jev.schemas import SystemOneRequest, parse_json
 
 
 def key_of(identity: str, request: SystemOneRequest) -> str:
-    """A hash of who is asked (a backend's name and model) and of the whole request, attachments too."""
+    """A hash of who is asked (name, model and fingerprint of a backend) and of the whole request."""
     digest = hashlib.sha256(f"{identity}\0".encode())
     digest.update(request.model_dump_json().encode())
     return digest.hexdigest()
@@ -71,9 +71,9 @@ class ReplyCache:
             if not line.endswith(b"\n"):
                 break
             try:
-                entry = json.loads(line)
+                entry = parse_json(line)
                 self._replies[entry["key"]] = _reply(entry)
-            except (ValueError, KeyError, TypeError, AttributeError):
+            except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
                 raise DataError(
                     f"{self._path}: line {number} is no reply that jev quality kept; give another --cache"
                 ) from None

@@ -45,7 +45,7 @@ class Collector:
         self.cache = cache
         self.concurrency = concurrency or backend.concurrency
         # Taken once: a remote backend learns its model's full name with the first answer.
-        self._identity = f"{backend.name}\0{backend.model}"
+        self._identity = "\0".join((backend.name, backend.model, getattr(backend, "fingerprint", "")))
 
     async def ask(
         self, makers: Sequence[Maker], done: Callable[[], None] | None = None

@@ -186,8 +186,15 @@ def _check_attachment(path: str, folder: Path) -> None:
     parts = PurePosixPath(path)
     if not path or parts.is_absolute() or ".." in parts.parts or "\0" in path:
         raise DataError(f"attachments: {path!r} is not a path below the data's folder")
-    if not (folder / path).is_file():
-        raise DataError(f"attachments: {folder / path} is not there")
+    file = folder / path
+    try:
+        there, inside = file.is_file(), file.resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError) as error:  # a name that is too long, links in a circle
+        raise DataError(f"attachments: {path[:200]!r} cannot be read ({type(error).__name__})") from None
+    if not there:
+        raise DataError(f"attachments: {file} is not there")
+    if not inside:
+        raise DataError(f"attachments: {path!r} is a link out of the data's folder")
 
 
 def _told(error: ValidationError) -> str:

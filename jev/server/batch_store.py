@@ -18,7 +18,6 @@ import os
 import re
 import secrets
 import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -32,6 +31,7 @@ from pydantic import ValidationError
 
 from jev.errors import TooLargeError
 from jev.schemas.batches import Batch, BatchCreate
+from jev.server.scratch import TemporaryFolder
 from jev.settings import SettingsError
 
 logger = logging.getLogger(__name__)
@@ -90,8 +90,8 @@ class BatchStore:
         self._guard = threading.RLock()
         self._temporary = None
         if directory is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="jev-batches-", ignore_cleanup_errors=True)
-            directory = Path(self._temporary.name)
+            self._temporary = TemporaryFolder("jev-batches-")
+            directory = self._temporary.path
         try:
             self._folder = _own_folder(directory)
             self._lock = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -242,6 +242,17 @@ def test_broken_connections_and_answers() -> None:
         ask(Server({**ANSWER, "answers": {}}).backend(), asked())
 
 
+def test_a_server_that_never_answered_is_not_waited_for_long() -> None:
+    server = Server(httpx.ConnectError("no"))
+    with pytest.raises(ConnectionError):
+        ask(server.backend(), asked())
+    assert server.clock.now < 1010
+    # One that answered before may be starting again.
+    server = Server(overloaded(529, None), *[httpx.ConnectError("no")] * 6, ANSWER)
+    ask(server.backend(), asked())
+    assert server.clock.now > 1020
+
+
 def test_requests_in_flight() -> None:
     server = Server()
     ask(server.backend(concurrency=3), *(asked() for _ in range(20)))

@@ -68,7 +68,7 @@ def test_what_cannot_be_asked_spoils_no_other_row(engine: Engine, monkeypatch: p
     def broken(*_: object) -> None:
         raise ArithmeticError("the model gave a logit that is not finite")
 
-    monkeypatch.setattr(engine, "_forward", broken)
+    monkeypatch.setattr("jev.stepper.Stepper._forward", broken)
     (failed,) = decide(engine, [good, long])
     assert isinstance(failed[0], ServerError)
     assert "ArithmeticError" in failed[0].message

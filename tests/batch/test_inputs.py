@@ -6,6 +6,7 @@ import datetime
 import gzip
 import io
 import json
+import os
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,15 @@ def test_parquet(tmp_path: Path) -> None:
     whole = rows(open_input(file, Columns(attachments=("files",))))[1][1]
     assert whole == Row(state={"text": "row 1", "when": "2026-01-01", "price": "1.50"})
 
+    parquet.write_table(pa.table({"state": [b"text", b"\xff"], "id": [1.0, None]}), file)
+    good, bad = (row for _, row in rows(open_input(file)))
+    assert good == Row(state="text", id="1.0")
+    assert isinstance(bad, RowError)
+    twins = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], ["state", "state"])
+    parquet.write_table(twins, file)
+    with pytest.raises(JobError, match="two columns named 'state'"):
+        open_input(file)
+
     array = pa.StringArray.from_buffers(
         3, pa.py_buffer(b"\0\0\0\0\1\0\0\0\2\0\0\0\3\0\0\0"), pa.py_buffer(b"a\xffb")
     )
@@ -154,6 +164,12 @@ def test_a_folder_is_a_row_a_file(tmp_path: Path) -> None:
         (2, "b.txt", ["b.txt"]),
         (3, "sub/c.eml", ["sub/c.eml"]),
     ]
+    odd = tmp_path / os.fsdecode(b"z\xff.txt")
+    odd.touch()
+    number, bad = rows(open_input(tmp_path))[-1]
+    assert isinstance(bad, RowError)
+    assert (number, bad.type, bad.message.isprintable()) == (4, "invalid_utf8", True)
+    odd.unlink()
     before = open_input(tmp_path).reader.digest()
     (tmp_path / "b.txt").write_text("longer")
     assert open_input(tmp_path).reader.digest() != before
@@ -165,8 +181,14 @@ def test_gzip_and_what_is_cut_off(tmp_path: Path) -> None:
     file.write_bytes(whole)
     assert open_input(file).reader.count() == 5000
     file.write_bytes(whole[: len(whole) // 2])
+    source = open_input(file)
+    for read in (rows, Input.count, Input.digest):
+        if read is not Input.digest:  # a hash is of the bytes, whole or not
+            with pytest.raises(JobError, match="it cannot be read"):
+                read(source)
+    file.unlink()
     with pytest.raises(JobError, match="it cannot be read"):
-        rows(open_input(file))
+        source.digest()
 
 
 def test_standard_input_is_kept_for_the_next_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,6 +212,13 @@ def test_standard_input_is_kept_for_the_next_run(tmp_path: Path, monkeypatch: py
         ("rows.parquet.gz", b"", "the name must end in"),
         ("rows.csv", b"", "there is no row with the names"),
         ("rows.csv", b"a,a\n1,2\n", "two columns named 'a'"),
+        ("rows.csv", b"\xff\xfea\0,\0", "the names of the columns are not valid UTF-8"),
+        (
+            "rows.csv",
+            b"state;id\nx;1\n",
+            "columns are parted by ',', and its first row has none of these but ';'",
+        ),
+        ("rows.csv.gz", b"no gzip", "rows.csv.gz: it cannot be read"),
         ("rows.parquet", b"PAR1 no", "it is not a Parquet file"),
     ],
 )
@@ -198,6 +227,13 @@ def test_an_input_that_cannot_be_used(tmp_path: Path, name: str, content: bytes 
         (tmp_path / name).write_bytes(content)
     with pytest.raises(JobError, match=message):
         open_input(tmp_path / name)
+
+
+def test_a_bad_row_keeps_its_id(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"id": "a"}\n{"id": 7, "state": ""}\n{"name": "c", "id": "x", "state": 1}\n')
+    assert [row.id for _, row in rows(open_input(file))] == ["a", "7", "x"]
+    assert [row.id for _, row in rows(open_input(file, Columns(id="name")))] == [None, None, "c"]
 
 
 def test_a_column_that_is_not_there(tmp_path: Path) -> None:

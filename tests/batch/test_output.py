@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from jev.batch.ledger import Ledger
-from jev.batch.outcome import Outcome, certainty_of, failed, output_row, rounded
-from jev.batch.output import LinesOutput
+from jev.batch.outcome import Outcome, certainty_of, dumps, failed, output_row, rounded
+from jev.batch.output import LinesOutput, kept_input
 from jev.batch.readers import JobError, Record, RowError
 from jev.batch.review import write_review
 from jev.decide import to_answer
@@ -171,6 +172,14 @@ def test_the_review_queue_begins_with_the_least_certain(tmp_path: Path, ledger: 
     assert found[1]["input"] == {"state": "s2"}
     assert found[1]["answers"]["team"]["choice"] == "tech"
     assert not (tmp_path / "scratch").exists()
+
+
+def test_a_table_may_hold_what_json_has_not() -> None:
+    record = {"n": math.nan, "x": [math.inf, 1.5], "b": b"\xff\x00", "d": Decimal("1.50"), "t": "ü"}
+    kept = kept_input(record)
+    assert kept == {"input": {"n": None, "x": [None, 1.5], "b": "_wA=", "d": "1.50", "t": "ü"}}
+    assert dumps(kept)
+    assert kept_input({"b": b"text"}) == {"input": {"b": "text"}}
 
 
 def test_parquet(tmp_path: Path, ledger: Ledger) -> None:

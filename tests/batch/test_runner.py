@@ -24,6 +24,7 @@ from jev.errors import (
     JevError,
     NotFoundError,
     OverloadedError,
+    RateLimitError,
     ServerError,
     TimeoutError,
 )
@@ -274,7 +275,9 @@ def test_what_is_no_rows_fault() -> None:
         (InvalidRequestError.at("calibration", msg="none of that name"), True),
         (InvalidRequestError.at("state", msg="Too long"), False),
         (InvalidRequestError("bad"), False),
-        (OverloadedError(), False),
+        (OverloadedError(), True),
+        (RateLimitError(), True),
+        (ServerError(), False),
     ):
         assert decider.stops(error) == stops, error
 

@@ -172,7 +172,8 @@ def test_thresholds_refuse_a_calibration_of_another_model(
         (("--backend", "torch=/nowhere"), "/nowhere"),
         (("--min-rows", 5), "'--min-rows'"),
         (("--layout", "round"), "'--layout'"),
-        (("--out", "/nowhere/c.json", "--backend", "torch=/nowhere"), "/nowhere"),
+        (("--out", "/nowhere/c.json"), "--out /nowhere/c.json: it is not a file in a folder that exists"),
+        (("--out", "."), "--out .: it is not a file in a folder that exists"),
         (("--config", "/nowhere/jev.toml"), "/nowhere/jev.toml: cannot be read"),
     ],
 )

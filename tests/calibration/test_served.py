@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +71,8 @@ def test_diagnostics_tell_what_it_did(small: Engine, make: Make) -> None:
     assert topic["raw_probabilities"] == pytest.approx(raw, abs=1e-6)
     assert "raw_probabilities" not in found["questions"]["money"]
     assert "raw_probabilities" not in plain["questions"]["topic"]
-    identity = small.identity
-    assert plain["model"] == {"model": small.name, "weights": identity.weights, "prompt": identity.prompt}
+    assert plain["model"] == asdict(small.identity)
+    assert plain["model"]["precision"] == "float32"
 
 
 @pytest.mark.parametrize("layout", ["isolated", "joint"])
@@ -144,6 +145,14 @@ def test_another_model_or_wording_is_refused(
     assert (small.fingerprint if "weights" in changed else small.identity.prompt)[:12] in issue.msg
 
 
+def test_an_entry_with_other_labels_is_refused(small: Engine, make: Make) -> None:
+    whole = make(small, request(), ["topic"], bias=(0.5, 0.0, -0.5))
+    entry = whole.questions[0].model_copy(update={"labels": ("a", "b"), "bias": (0.0, 1.0)})
+    small.calibrations["mine"] = whole.model_copy(update={"questions": (entry,)})
+    with pytest.raises(InvalidRequestError, match="'mine' has other labels for question 'topic'"):
+        small.decide(request(calibration="mine"))
+
+
 def test_an_unknown_name_is_refused_with_those_there_are(small: Engine, make: Make) -> None:
     small.calibrations["mine"] = make(small, request())
     with pytest.raises(InvalidRequestError, match="No calibration named 'yours' is loaded; loaded: mine"):
@@ -174,6 +183,7 @@ def test_local_jev_loads_it_by_name(small: Engine, tiny: Path, file: Path) -> No
 def test_the_server_loads_it_by_name(tiny: Path, file: Path, caplog: pytest.LogCaptureFixture) -> None:
     wrong = file.with_name("wrong.json")
     Calibration.load(file).model_copy(update={"weights": "0" * 64}).save(wrong)
+    Calibration.load(file).model_copy(update={"precision": "int4"}).save(file)
     settings = Settings(model=tiny, calibrations={"support-v3": file, "wrong": wrong})
     app = create_app(settings)
     questions = {name: question.model_dump() for name, question in QUESTIONS.items()}
@@ -196,6 +206,7 @@ def test_the_server_loads_it_by_name(tiny: Path, file: Path, caplog: pytest.LogC
     assert refused.status_code == 422
     assert refused.json()["detail"][0]["loc"] == ["body", "calibration"]
     assert "calibration 'wrong' was fitted with model" in caplog.text
+    assert "calibration 'support-v3' was fitted in int4, this is float32" in caplog.text
 
 
 def until_ready(client: TestClient, body: dict[str, Any]) -> dict[str, Any]:

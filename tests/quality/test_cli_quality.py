@@ -122,6 +122,7 @@ def test_the_same_backend_twice_has_two_names(data: Path, fakes: dict[str, Fake]
         (("--data", "DATA", "--samples", "many"), "row 1: samples: "),
         (("--data", "DATA", "--samples", "99"), "row 1: samples: "),
         (("--data", "DATA", "--layout", "round"), "row 1: layout: "),
+        (("--data", "DATA", "--slice", "nope"), "--slice nope: no row has this"),
         (("--data", "DATA", "--html", "/nowhere/x.html"), "--html /nowhere/x.html"),
         (("--data", "DATA", "--cache", "DATA"), "--cache"),
         (("--data", "DATA", "--backend", "magic"), "there is no kind 'magic'"),

@@ -112,9 +112,24 @@ def test_another_question_seed_model_or_backend_is_asked_anew(
         for count, (name, options) in enumerate([("a", {}), ("a", {"seed": 1}), ("b", {})], 1):
             run(Fake(tempered(1), name), rows, cache=cache, options=options)
             assert len((tmp_path / "cache.jsonl").read_bytes().splitlines()) == 30 * count
+        changed = Fake(tempered(1), "b")
+        changed.fingerprint = "other weights"  # type: ignore[attr-defined]
+        run(changed, rows, cache=cache)
+        assert len(changed.requests) == 30
 
 
-@pytest.mark.parametrize("content", [b"not a cache\n", b"some text", b'{"key": 1}\n'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"not a cache\n",
+        b"some text",
+        b'{"key": 1}\n',
+        b"[" * 100_000 + b"\n",
+        b'{"key":"a","answers":{},"seconds":1,"input_tokens":1e999,"output_tokens":1,"rounded":false}\n',
+        b'{"key":"a","answers":{"q":{"p":[NaN],"winner":0}},"seconds":1,"input_tokens":1,"output_tokens":1,'
+        b'"rounded":false}\n',
+    ],
+)
 def test_a_file_that_is_no_cache_is_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "notes.txt"
     path.write_bytes(content)

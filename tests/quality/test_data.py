@@ -71,10 +71,14 @@ def test_gzip_and_attachments_go_inside_the_request(tmp_path: Path) -> None:
         ({"state": "a", "questions": {"red": NOUL}, "attachments": ["../x"]}, "not a path below"),
         ({"state": "a", "questions": {"red": NOUL}, "attachments": ["/etc/passwd"]}, "not a path below"),
         ({"state": "a", "questions": {"red": NOUL}, "attachments": ["no.pdf"]}, "no.pdf is not there"),
+        ({"state": "a", "questions": {"red": NOUL}, "attachments": ["link"]}, "a link out of the data"),
+        ({"state": "a", "questions": {"red": NOUL}, "attachments": ["x" * 5000]}, "cannot be read"),
+        ({"state": "a", "questions": {"red": NOUL}, "weight": 1e308}, "weight: "),
     ],
 )
 def test_a_bad_row_is_named(tmp_path: Path, row: object, reason: str) -> None:
     good = {"state": "a", "questions": {"red": NOUL}}
+    (tmp_path / "link").symlink_to("/etc/passwd")
     with pytest.raises(DataError, match=f"rows.jsonl: row 2: .*{reason}"):
         read_rows(write(tmp_path / "rows.jsonl", good, row, good))
 

@@ -13,6 +13,7 @@ from starlette.testclient import TestClient
 
 from jev.engine import Engine
 from jev.server.app import create_app
+from jev.server.batch_lines import Line, lines_of
 from jev.server.batch_store import BatchStore
 from jev.settings import Settings, SettingsError
 
@@ -183,6 +184,13 @@ def test_form_fields_of_an_upload_are_checked(
 
 
 # --- lists, limits, keys ------------------------------------------------------------------------------
+
+
+def test_a_byte_order_mark_and_blank_lines_are_no_part_of_a_request(tmp_path: Path) -> None:
+    file = tmp_path / "input.jsonl"
+    for mark in (b"", b"\xef\xbb\xbf"):
+        file.write_bytes(mark + b"{}\r\n\n{}")
+        assert list(lines_of(file)) == [Line(1, b"{}\r\n"), Line(3, b"{}")]
 
 
 def test_batches_are_listed_from_the_newest_on_page_by_page(client: TestClient) -> None:
