@@ -187,7 +187,7 @@ class TestErrors:
             ),
             (["x" * 400_000, "--noul", "q?"], "error: state: Too long: "),
             (["x", "--noul", "q?", "--config", "/no/file.toml"], "error: /no/file.toml: cannot be read"),
-            (["x", "--noul", "q?", "--dtype", "int8"], "error: dtype: "),
+            (["x", "--noul", "q?", "--dtype", "int9"], "error: dtype: "),
             (["x", "--noul", "q?", "--url", "ftp://x"], "error: base_url must look like"),
             (["x", "--noul", "q?", "--url", "http://x", "--timeout", "0"], "error: --timeout must be more"),
             (["x", "--noul", "q?", "--url", "http://x", "--local"], "error: --url asks a server"),

@@ -208,7 +208,7 @@ def test_counts(engine: Engine) -> None:
     assert len(units) == 4  # the choice in two rotations
     assert made.input_tokens == len(units[0].prefix) + sum(len(unit.branch) for unit in units)
     assert made.output_tokens == 4 * 6
-    assert made.tokens == made.input_tokens + made.output_tokens
+    assert made.tokens == made.input_tokens + 5 * made.output_tokens
     assert made.first_reads == 5
     assert plan(engine, Noul("?")).first_reads == 1
 

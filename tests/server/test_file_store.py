@@ -229,7 +229,7 @@ def test_an_index_that_fails_takes_the_blobs_back(
         raise sqlite3.OperationalError("disk I/O error")
 
     monkeypatch.setattr(store._index, "put", fail)
-    with pytest.raises(Exception, match="cannot be stored") as caught:
+    with pytest.raises(Exception, match="The server's disk fails") as caught:
         put(store, b"x")
     assert getattr(caught.value, "status", None) == 503
     assert left_in(folder) == []
