@@ -143,3 +143,39 @@ def context_of(folder: Path, max_context: int | None = None) -> tuple[PromptCont
         max_request_tokens=2 * longest,
     )
     return context, card.get("name") or folder.resolve().name
+
+
+class CanvasBackend:
+    """A `Backend` that reads the planned canvases on a thread of its own; a subclass says how.
+
+    Args:
+        planner: makes the plans; closed with the backend.
+        model: the resolved name of the model.
+        name: what reports call it.
+        fingerprint: what tells the weights and settings from others.
+    """
+
+    concurrency = 2
+
+    def __init__(self, planner: Planner, *, model: str, name: str, fingerprint: str) -> None:
+        self.name = name
+        self.model = model
+        self.fingerprint = fingerprint
+        self._planner = planner
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="jev-read")
+
+    async def decide(self, request: SystemOneRequest) -> SystemOneResponse:
+        """Answer a request; errors as in `Backend`."""
+        return await answer(await self._planner.plan(request), self.model, self._on_thread)
+
+    async def aclose(self) -> None:
+        """End the thread and the processes that read attachments; pending calls fail."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        await self._planner.aclose()
+
+    def read(self, work: Work) -> list[Reading]:
+        """Read the canvases, in order."""
+        raise NotImplementedError
+
+    async def _on_thread(self, work: Work) -> list[Reading]:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self.read, work)

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-from concurrent.futures import ThreadPoolExecutor
-
 import jev._openmp  # noqa: F401 - before torch
 from jev.backends.base import fingerprint_of
-from jev.backends.reading import Planner, Work, answer, context_of
+from jev.backends.reading import CanvasBackend, Planner, Work, context_of
 from jev.backends.reference import Reference
 from jev.model import embedded
 from jev.model.read import Reading
 from jev.model.weights.identity import weights_digest
 from jev.model.weights.safetensors import TensorFiles
 from jev.plan import Unit
-from jev.schemas import SystemOneRequest, SystemOneResponse
 from jev.settings import Settings
 
 
-class TransformersBackend:
+class TransformersBackend(CanvasBackend):
     """Canvases read one by one by `jev.backends.reference`, always on the CPU; text only.
 
     Args:
@@ -29,33 +25,22 @@ class TransformersBackend:
         CheckpointError: the checkpoint cannot be used.
     """
 
-    concurrency = 2
-
     def __init__(self, settings: Settings | None = None, *, name: str = "transformers") -> None:
         settings = settings or Settings.load()
         folder = settings.model or embedded.path()
         context, found = context_of(folder, settings.max_context)
-        self.name = name
-        self.model = settings.name or found
-        self.fingerprint = fingerprint_of(weights_digest(folder), settings)
+        model = settings.name or found
         has_vision = settings.vision is not None or TensorFiles(folder).has_vision
-        self._planner = Planner("transformers", context, self.model, settings, has_vision=has_vision)
+        super().__init__(
+            Planner("transformers", context, model, settings, has_vision=has_vision),
+            model=model,
+            name=name,
+            fingerprint=fingerprint_of(weights_digest(folder), settings),
+        )
         self._reference = Reference(folder)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="jev-transformers")
 
-    async def decide(self, request: SystemOneRequest) -> SystemOneResponse:
-        """Answer a request; errors as in `Backend`."""
-        return await answer(await self._planner.plan(request), self.model, self._read)
-
-    async def aclose(self) -> None:
-        """End the thread and the processes that read attachments; pending calls fail."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
-        await self._planner.aclose()
-
-    async def _read(self, work: Work) -> list[Reading]:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._read_now, work)
-
-    def _read_now(self, work: Work) -> list[Reading]:
+    def read(self, work: Work) -> list[Reading]:
+        """See `CanvasBackend`."""
         numbers: dict[int, tuple[Unit, list[int]]] = {}
         for unit, number in work:
             numbers.setdefault(id(unit), (unit, []))[1].append(number)
