@@ -140,7 +140,7 @@ class Settings(BaseSettings):
         default=262144, ge=1, description="most tokens of all requests waiting or running"
     )
     max_wait_s: Seconds = Field(
-        default=6.0, description="longest wait in the queue, by its pace, for which a request is still taken"
+        default=20.0, description="longest wait in the queue, by its pace, for which a request is still taken"
     )
     request_timeout_s: Seconds = Field(default=60.0, description="deadline of a request")
     body_timeout_s: Seconds = Field(default=30.0, description="time for a request body to arrive")
