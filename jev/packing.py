@@ -31,7 +31,7 @@ class Step:
 
     def add(self, run: Run, limit: int, chunk: int) -> None:
         """Take as much of the run's work as fits into `limit` rows in all, no encoding with more than
-        `chunk` of them; one piece always fits an empty step.
+        `chunk` of them; one piece always fits an empty step. Once for each run.
         """
         for one in run.waiting():
             if id(one) in self._seen:
@@ -46,8 +46,7 @@ class Step:
             self._count(run, rows)
         if not run.encoded:
             return
-        taken = sum(1 for other, _, _ in self.read if other is run)
-        for unit, number in list(run.to_read)[taken:]:
+        for unit, number in run.to_read:
             need = run.need(unit, self._seen)
             if self.rows and self.rows + need > limit:
                 return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from jev.model.cache import PrefixKV
@@ -58,21 +58,16 @@ class Run:
 
     Attributes:
         plan: the plan.
-        number: its place in the order of arrival.
-        cancelled: whether nobody waits for it any more.
         encodings: what must be encoded before it can read, in order.
         sources: for each unit (by id) the encoding that its branch or canvas stands behind.
         branches: what its units read behind, by id.
         to_read: (unit, read number) pairs that are still to be read.
         readings: what was read, by unit id, in read order.
         long: whether it is one of those that wait for short ones; decided once.
-        rows: rows that the model ran for it.
         error: why it cannot be finished.
     """
 
     plan: Plan
-    number: int = 0
-    cancelled: Callable[[], bool] = lambda: False
     encodings: list[Encoding] = field(default_factory=list)
     sources: dict[int, Encoding] = field(default_factory=dict)
     branches: dict[int, Branch] = field(default_factory=dict)
@@ -82,7 +77,6 @@ class Run:
     extended: bool = False
     long: bool | None = None
     cached_prefixes: int = 0
-    rows: int = 0
     steps: int = 0
     started: float = field(default_factory=time.perf_counter)
     prefill_s: float = 0.0

@@ -48,7 +48,6 @@ class Stepper:
         self.counts = {"rows_prefill": 0, "rows_read": 0, "reads": 0, "steps": 0}
         # Weak: a prefix that nobody waits for any more is forgotten half done.
         self._encodings: WeakValueDictionary[bytes, Encoding] = WeakValueDictionary()
-        self._started = 0
 
     def fresh(self) -> Stepper:
         """One that knows no prefix and keeps none beyond those that wait for it."""
@@ -62,8 +61,7 @@ class Stepper:
 
     def start(self, plan: Plan) -> Run:
         """Begin a plan: find what of it is encoded already."""
-        self._started += 1
-        run = Run(plan, self._started, to_read=deque(first_work(plan)))
+        run = Run(plan, to_read=deque(first_work(plan)))
         for unit in plan.units:
             key = run.key_of(unit)
             prefix = next((one for one in run.encodings if one.key == key), None)
@@ -147,7 +145,6 @@ class Stepper:
             mine = [unit for other, unit, _ in work.read if other is run]
             for unit in mine:
                 assert run.to_read.popleft()[0] is unit
-            run.rows += work.shares[run]
             run.steps += 1
             if mine:
                 run.read_s += elapsed

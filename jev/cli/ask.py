@@ -6,7 +6,6 @@ import json
 import sys
 import time
 from contextlib import ExitStack
-from enum import StrEnum
 from typing import Annotated, Any, TypedDict
 
 import typer
@@ -20,11 +19,13 @@ from jev.cli.errors import FailureError, UsageError, one_line_errors
 from jev.cli.options import (
     JSON,
     MODEL_PANEL,
+    REQUEST,
     SERVER_PANEL,
     ApiKey,
     Config,
     Device,
     DType,
+    Layout,
     Threads,
     Url,
     flag,
@@ -45,7 +46,6 @@ from jev.settings import Settings
 QUESTIONS = "Questions (each may be repeated)"
 STATE = "State and body"
 READING = "Reading attachments here"
-REQUEST = "Request"
 
 HELP = """
 Ask questions about a text. The model runs in this process unless there is a URL.
@@ -66,13 +66,6 @@ Exit code: 0 answered, 2 the input is wrong, 1 anything else.
 """
 
 Many = list[str] | None
-
-
-class Layout(StrEnum):
-    """The layouts of a request."""
-
-    isolated = "isolated"
-    joint = "joint"
 
 
 class _Server(TypedDict):

@@ -15,11 +15,13 @@ from jev.cli.errors import UsageError, one_line_errors
 from jev.cli.options import (
     JSON,
     MODEL_PANEL,
+    REQUEST,
     SERVER_PANEL,
     ApiKey,
     Config,
     Device,
     DType,
+    Layout,
     Threads,
     Url,
     flag,
@@ -53,7 +55,6 @@ jev batch status answers.jsonl
 DATA = "Rows"
 QUESTIONS = "Questions"
 RESULT = "Output"
-REQUEST = "Request"
 RUNNING = "Running"
 
 Many = list[str] | None
@@ -66,13 +67,6 @@ class Engine(StrEnum):
 
     local = "local"
     ray = "ray"
-
-
-class Layout(StrEnum):
-    """The layouts of a request."""
-
-    isolated = "isolated"
-    joint = "joint"
 
 
 def _option(metavar: str, text: str, panel: str, *names: str) -> Any:

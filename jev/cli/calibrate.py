@@ -15,7 +15,7 @@ from jev.cli import labelled
 from jev.cli.console import Screen, one_line
 from jev.cli.errors import UsageError, one_line_errors
 from jev.cli.labelled import Work
-from jev.cli.options import JSON, flag
+from jev.cli.options import JSON, Samples, Seed, flag
 
 if TYPE_CHECKING:
     from jev.calibration.build import Skipped
@@ -76,9 +76,9 @@ def command(
     ] = 50,
     layout: labelled.LayoutOption = None,
     instructions: labelled.Instructions = None,
-    samples: labelled.Samples = None,
+    samples: Samples = None,
     permutations: labelled.Permutations = None,
-    seed: labelled.Seed = None,
+    seed: Seed = None,
     as_json: JSON = False,
 ) -> None:
     """Run `jev calibrate`; see `HELP`."""

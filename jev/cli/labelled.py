@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -14,6 +13,7 @@ import typer
 
 from jev.cli.console import one_line, spinner
 from jev.cli.errors import FailureError, UsageError
+from jev.cli.options import REQUEST, Layout
 from jev.settings import Settings
 
 if TYPE_CHECKING:
@@ -23,14 +23,6 @@ if TYPE_CHECKING:
     from jev.quality.data import LabelledRow
 
 MAX_NAMED = 3
-REQUEST = "Request"
-
-
-class Layout(StrEnum):
-    """As the request's `layout`."""
-
-    isolated = "isolated"
-    joint = "joint"
 
 
 Data: TypeAlias = Annotated[
@@ -52,17 +44,11 @@ Instructions: TypeAlias = Annotated[
 LayoutOption: TypeAlias = Annotated[
     Layout | None, typer.Option(help="Each question alone, or all on one canvas.", rich_help_panel=REQUEST)
 ]
-Samples: TypeAlias = Annotated[
-    str | None, typer.Option(metavar="N|auto", help="Reads a question, 1 to 32.", rich_help_panel=REQUEST)
-]
 Permutations: TypeAlias = Annotated[
     int | None,
     typer.Option(
         metavar="N", min=1, max=32, help="Rotations of a choice's options.", rich_help_panel=REQUEST
     ),
-]
-Seed: TypeAlias = Annotated[
-    int | None, typer.Option(metavar="N", help="Decides the slot noise.", rich_help_panel=REQUEST)
 ]
 
 

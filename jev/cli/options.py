@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -19,6 +20,15 @@ if TYPE_CHECKING:
 
 MODEL_PANEL = "Model"
 SERVER_PANEL = "Server"
+REQUEST = "Request"
+
+
+class Layout(StrEnum):
+    """The layouts of a request."""
+
+    isolated = "isolated"
+    joint = "joint"
+
 
 Config: TypeAlias = Annotated[
     str | None, typer.Option(metavar="TOML", help="Settings file.", rich_help_panel=MODEL_PANEL)
@@ -48,6 +58,13 @@ ApiKey: TypeAlias = Annotated[
         envvar="JEV_API_KEY",
         rich_help_panel=SERVER_PANEL,
     ),
+]
+
+Samples: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="N|auto", help="Reads a question, 1 to 32.", rich_help_panel=REQUEST)
+]
+Seed: TypeAlias = Annotated[
+    int | None, typer.Option(metavar="N", help="Decides the slot noise.", rich_help_panel=REQUEST)
 ]
 
 

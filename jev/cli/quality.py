@@ -14,7 +14,7 @@ import typer
 
 from jev.cli.console import Screen, one_line, spinner
 from jev.cli.errors import FailureError, UsageError, one_line_errors
-from jev.cli.options import JSON, MODEL_PANEL, Config, flag, load_settings
+from jev.cli.options import JSON, MODEL_PANEL, REQUEST, Config, Samples, Seed, flag, load_settings
 from jev.quality.data import LabelledRow, read_questions, read_rows
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 REPORT = "Report"
 GATES = "Gates (each may be repeated)"
-REQUEST = "Request"
 
 HELP = "Measure decisions: accuracy, calibration, agreement between backends, stability."
 
@@ -107,12 +106,6 @@ Concurrency: TypeAlias = Annotated[
     typer.Option(
         metavar="N", min=1, help="Requests in flight; by default the backend's.", rich_help_panel=MODEL_PANEL
     ),
-]
-Seed: TypeAlias = Annotated[
-    int | None, typer.Option(metavar="N", help="Decides the slot noise.", rich_help_panel=REQUEST)
-]
-Samples: TypeAlias = Annotated[
-    str | None, typer.Option(metavar="N|auto", help="Reads a question, 1 to 32.", rich_help_panel=REQUEST)
 ]
 Permutations: TypeAlias = Annotated[
     int | None,
