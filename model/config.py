@@ -61,17 +61,22 @@ class TextConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The whole checkpoint: text backbone, canvas and special ids; `raw` is the file as read."""
+    """The whole checkpoint: text backbone, canvas and special ids.
+
+    `raw` is the file as read, `generation` is `generation_config.json` as read.
+    """
 
     text: TextConfig
     canvas_length: int
     image_token_id: int | None
     eos_token_ids: tuple[int, ...]
+    pad_token_id: int
     raw: Mapping[str, Any] = field(repr=False, compare=False)
+    generation: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def from_folder(cls, folder: Path) -> ModelConfig:
-        """Read `config.json` (and the end-of-sequence set of `generation_config.json`, which wins).
+        """Read `config.json` and `generation_config.json`, whose end-of-sequence set wins.
 
         Raises:
             CheckpointError: for a missing or unreadable file, or a config this model cannot run.
@@ -99,7 +104,11 @@ class ModelConfig:
             canvas_length=_integer(raw, "canvas_length"),
             image_token_id=raw.get("image_token_id"),
             eos_token_ids=_token_ids(_first(generation.get("eos_token_id"), raw.get("eos_token_id"), 1)),
+            pad_token_id=_token_ids(
+                _first(generation.get("pad_token_id"), text.get("pad_token_id"), 0), "pad_token_id"
+            )[0],
             raw=raw,
+            generation=generation,
         )
 
 
@@ -111,6 +120,8 @@ def read_json(path: Path) -> Any:
         raise CheckpointError(f"{path.name} is missing in {path.parent}") from None
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from None
+    except RecursionError:
+        raise CheckpointError(f"{path} cannot be read: it is nested too deep") from None
 
 
 def _integer(raw: Mapping[str, Any], key: str, default: int | None = None) -> int:
@@ -138,12 +149,10 @@ def _first(*values: Any) -> Any:
     return next(value for value in values if value is not None)
 
 
-def _token_ids(value: Any) -> tuple[int, ...]:
+def _token_ids(value: Any, key: str = "eos_token_id") -> tuple[int, ...]:
     ids = value if isinstance(value, list) else [value]
     if not ids or not all(isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in ids):
-        raise CheckpointError(
-            f"config.json: eos_token_id must be a token id or a list of them, not {value!r}"
-        )
+        raise CheckpointError(f"config.json: {key} must be a token id or a list of them, not {value!r}")
     return tuple(ids)
 
 

@@ -7,7 +7,7 @@ and itself) and canvases behind it (each bidirectional within itself; it sees pr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -35,6 +35,24 @@ class ImageSpan:
         return self.start + len(self.embeddings)
 
 
+def pieces(
+    ids: Sequence[int], images: Sequence[ImageSpan], rows: int
+) -> Iterator[tuple[Sequence[int], list[ImageSpan]]]:
+    """Cut a prompt into pieces of `rows` ids, each with the images in it.
+
+    An image's rows are never split, so a piece may be as long as an image.
+    """
+    start = 0
+    while start < len(ids):
+        end = min(start + rows, len(ids))
+        end = max([end, *(image.end for image in images if image.start < end)])
+        within = [
+            ImageSpan(image.start - start, image.embeddings) for image in images if start <= image.start < end
+        ]
+        yield ids[start:end], within
+        start = end
+
+
 @dataclass(frozen=True)
 class Block:
     """Rows to run behind one prefix.
@@ -45,6 +63,8 @@ class Block:
         branch: the branch's keys and values by layer if it was encoded before; then no `tokens`.
         canvases: ids of each canvas.
         slots: for each canvas, the rows of it whose last hidden state is wanted.
+        soft: for each canvas, what its last step predicted, as soft embeddings [rows, hidden], or None
+            on its first step; () = None for all.
         images: soft tokens [n, hidden] that stand in for the embeddings of `tokens`; each image's
             rows see each other in both directions.
     """
@@ -54,6 +74,7 @@ class Block:
     branch: Sequence[LayerKV] | None = None
     canvases: Sequence[Sequence[int]] = ()
     slots: Sequence[Sequence[int]] = ()
+    soft: Sequence[Tensor | None] = ()
     images: Sequence[ImageSpan] = ()
 
     @property
@@ -177,10 +198,22 @@ class Packed:
         return attend
 
 
+def _soft(text: TextModel, blocks: Sequence[Block]) -> Tensor | None:
+    """The soft embeddings of all canvas rows [rows, hidden], zeros where a canvas has none."""
+    if not any(one is not None for block in blocks for one in block.soft):
+        return None
+    like = text.norm.weight
+    parts = [
+        like.new_zeros(len(canvas), len(like)) if one is None else one.to(like)
+        for block in blocks
+        for canvas, one in zip(block.canvases, block.soft or [None] * len(block.canvases), strict=True)
+    ]
+    return torch.cat(parts)
+
+
 def forward(
     text: TextModel,
     blocks: Sequence[Block],
-    previous: Tensor | None = None,
     rule: ImageRule = "diffusion_gemma",
 ) -> tuple[Tensor, list[list[LayerKV]]]:
     """Run the blocks' rows through all layers.
@@ -188,8 +221,6 @@ def forward(
     Args:
         text: the backbone.
         blocks: what to run; at least one row in all.
-        previous: the last step's processed logits [rows, vocab] of a self-conditioned step, when the
-            blocks are one canvas and nothing else.
         rule: how the rows of an image see each other.
 
     Returns:
@@ -204,7 +235,7 @@ def forward(
             rows = torch.arange(placed.start + image.start, placed.start + image.end, device=x.device)
             x = x.index_put((rows,), image.embeddings.to(x))
     if packed.canvas.any():
-        canvas = text.embed_canvas(packed.ids[packed.canvas], previous)
+        canvas = text.embed_canvas(packed.ids[packed.canvas], _soft(text, blocks))
         x = x.index_put((packed.canvas,), canvas)
     tables = {
         (layer.kind, layer.head_dim): rope_tables(

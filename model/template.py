@@ -16,6 +16,7 @@ class Template:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._encode = tokenizer.encode
+        self._control = frozenset(tokenizer.control.values())
         self.bos = tokenizer.control_id("<bos>")
         self.pad = tokenizer.control_id("<pad>")
         self.turn = tokenizer.control_id("<|turn>")
@@ -25,6 +26,7 @@ class Template:
             for name in ("<|image>", "<|image|>", "<image|>")
         ]
         channel, channel_end = tokenizer.control_id("<|channel>"), tokenizer.control_id("<channel|>")
+        self._channel = (channel, channel_end)
         self.empty_thought = (channel, *tokenizer.encode("thought\n"), channel_end)
         """What the model writes before an answer when it does not think."""
         self.answer_turn = (self.turn_end, *tokenizer.encode("\n"), self.turn, *tokenizer.encode("model\n"))
@@ -36,6 +38,37 @@ class Template:
         """Ids up to and including the user's text or parts, whose turn stays open; see `rows`."""
         opened = (self.bos, *self._turn("system\n", system))
         return (*opened, self.turn_end, *self._encode("\n"), *self._turn("user\n", user))
+
+    def chat(self, user: str | Sequence[str | int], system: str = "") -> tuple[int, ...]:
+        """A prompt of one user's turn, behind a system turn if there is one; the model's turn is open."""
+        line = self._encode("\n")
+        before = (*self._turn("system\n", system), self.turn_end, *line) if system else ()
+        return (self.bos, *before, *self._turn("user\n", user), *self.answer_turn)
+
+    def shown(self, ids: Sequence[int]) -> tuple[int, ...]:
+        """Ids that a reader of the model's turn sees: no thought channels and no control tokens.
+
+        A turn that is nothing but thought is shown.
+        """
+        start, end = self._channel
+        outside: list[int] = []
+        inside = False
+        for one in ids:
+            if one == start:
+                inside = True
+            elif one == end:
+                inside = False
+            elif not inside:
+                outside.append(one)
+        found = tuple(one for one in outside if not self.is_control(one))
+        if found:
+            return found
+        name, thought = self.empty_thought[1:-1], tuple(one for one in ids if not self.is_control(one))
+        return thought[len(name) :] if start in ids and thought[: len(name)] == name else thought
+
+    def is_control(self, token: int) -> bool:
+        """Whether an id structures a prompt and is no text."""
+        return token in self._control
 
     def _turn(self, role: str, content: str | Sequence[str | int]) -> tuple[int, ...]:
         """A turn that stays open; its role and the text that follows are one segment."""

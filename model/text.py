@@ -96,18 +96,25 @@ class TextModel(nn.Module):
         """Prompt embeddings [N, hidden] of int64 ids [N]."""
         return self.embed_tokens(ids) * self.embedding_scale
 
-    def embed_canvas(self, ids: Tensor, previous: Tensor | None = None) -> Tensor:
+    def soften(self, probabilities: Tensor) -> Tensor:
+        """Soft embeddings [C, hidden]: all embeddings, mixed by probabilities fp32 [C, vocab]."""
+        weights = probabilities.to(self.norm.weight.dtype)
+        if isinstance(self.embed_tokens, nn.Embedding):
+            mixed = weights @ self.embed_tokens.weight
+        else:
+            mixed = self.embed_tokens.mix(weights)  # packed: decoded a block at a time
+        return mixed * self.embedding_scale
+
+    def embed_canvas(self, ids: Tensor, soft: Tensor | None = None) -> Tensor:
         """Canvas embeddings [C, hidden] of int64 ids [C].
 
-        `previous` is the last step's temperature-scaled logits [C, vocab]; None (the first step)
-        means no signal at all, which is not the same as all-zero logits. The scaleless norm
-        applies either way.
+        `soft` [C, hidden] is what the last step predicted (see `soften`). Rows of zeros, and None
+        (the first step), mean no signal at all, which is not the same as the soft embedding of
+        all-zero logits. The scaleless norm applies either way.
         """
         x = self.embed(ids)
-        if previous is not None:
-            table = self.embed_tokens.weight
-            soft = torch.softmax(previous.to(table.dtype).float(), dim=-1).to(table.dtype) @ table
-            x = x + self.self_conditioning(soft * self.embedding_scale)
+        if soft is not None:
+            x = x + self.self_conditioning(soft)
         return rms_norm(x, None, self.config.rms_norm_eps)
 
     def project(self, hidden: Tensor, ids: Tensor | None = None) -> Tensor:

@@ -24,6 +24,20 @@ def read_unified(
     model: DiffusionGemma, prefix: Sequence[int], branch: Sequence[int], canvas: Canvas
 ) -> Reading:
     """Read one canvas behind `prefix` and `branch` ids; every row is computed in every layer."""
+    logits = unified_logits(model, prefix, branch, canvas)
+    chosen = [row[list(labels)] for row, labels in zip(logits, canvas.labels, strict=True)]
+    return Reading(
+        tuple(tuple(row.tolist()) for row in chosen),
+        tuple(
+            (part.logsumexp(-1) - row.logsumexp(-1)).item() for part, row in zip(chosen, logits, strict=True)
+        ),
+    )
+
+
+def unified_logits(
+    model: DiffusionGemma, prefix: Sequence[int], branch: Sequence[int], canvas: Canvas
+) -> Tensor:
+    """Soft-capped logits [slots, vocab] fp32 of the canvas's slots, with gradients where they are on."""
     text, config, device = model.text, model.config.text, model.device
     prompt = [*prefix, *branch]
     length, total = len(prompt), len(prompt) + len(canvas.ids)
@@ -44,14 +58,7 @@ def read_unified(
         x = cast(Layer, layer)(x, is_canvas, rope, attend)
 
     slots = x[length:][list(canvas.slots)]
-    logits = text.project(slots)
-    chosen = [row[list(labels)] for row, labels in zip(logits, canvas.labels, strict=True)]
-    return Reading(
-        tuple(tuple(row.tolist()) for row in chosen),
-        tuple(
-            (part.logsumexp(-1) - row.logsumexp(-1)).item() for part, row in zip(chosen, logits, strict=True)
-        ),
-    )
+    return text.project(slots)
 
 
 def _dense(sees: Tensor) -> Attend:

@@ -6,6 +6,8 @@ only, and from about thirty rows on they are slower than decoding a block and mu
 
 from __future__ import annotations
 
+import functools
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -49,6 +51,15 @@ class PackedEmbedding(nn.Module):
     def unembed(self, x: Tensor) -> Tensor:
         """Project x [N, hidden] on all rows: [N, vocab]."""
         return linear(x, self.table)
+
+    def mix(self, weights: Tensor) -> Tensor:
+        """Sum all rows by weights [N, vocab]: [N, hidden], decoded a block of rows at a time."""
+        step = max(1, BLOCK // self.table.width)
+        parts = (
+            weights[:, start : start + step] @ self.table.decode(slice(start, start + step), self.dtype)
+            for start in range(0, len(self.table), step)
+        )
+        return functools.reduce(torch.add, parts)
 
 
 class PackedExperts(nn.Module):

@@ -79,3 +79,12 @@ def load_pair(folder: Path) -> Pair:
 def pair_of() -> Callable[[Path], Pair]:
     """`pair_of(folder)`: any checkpoint folder as this package and as transformers load it."""
     return load_pair
+
+
+@pytest.fixture(scope="session")
+def settled(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    """A checkpoint whose canvases become final after a few of 48 steps."""
+    from generating import settle
+
+    folder = write_tiny_checkpoint(tmp_path_factory.mktemp("settled") / "tiny", vision=False)
+    return load_pair(settle(folder, post=0.5, final=6, conditioning=0.3))

@@ -115,3 +115,27 @@ def test_checkpoint_without_a_control_token(tiny: Callable[..., Path], name: str
     with pytest.raises(CheckpointError) as error:
         Template(Tokenizer(spec))
     assert str(error.value) == f"tokenizer.json has no control token {name}"
+
+
+@pytest.mark.parametrize("user", TEXTS[1:])
+def test_whole_prompt_of_one_turn(user: str) -> None:
+    expected = whole(f"<bos><|turn>user\n{user}<turn|>\n<|turn>model\n")
+    assert list(template().chat(user)) == expected
+    expected = whole(f"<bos><|turn>system\nBe brief.<turn|>\n<|turn>user\n{user}<turn|>\n<|turn>model\n")
+    assert list(template().chat(user, "Be brief.")) == expected
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ("<|channel>thought\n<channel|>It is yes.", "It is yes."),
+        ("<|channel>thought\nHm. Well.<channel|>Yes.<turn|>\n", "Yes.\n"),
+        ("Yes<|channel>thought\nor no<channel|>, always.", "Yes, always."),
+        ("Yes.<|channel>thought\nand then", "Yes."),
+        ("<|channel>thought\nAll of it<channel|>", "All of it"),
+        ("<pad><|turn><turn|>", ""),
+    ],
+)
+def test_what_a_reader_sees_of_a_turn(written: str, shown: str) -> None:
+    tokenizer = Tokenizer.from_folder(embedded.path())
+    assert tokenizer.decode(template().shown(whole(written))) == shown
