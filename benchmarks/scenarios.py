@@ -38,6 +38,8 @@ SHORT_TARGET = 3.0
 OVERLOAD = 2.0
 """Requests come so many times as fast as they can be answered."""
 P99_TARGET = 10.0
+SINGLES = 8
+"""Requests one at a time before a burst."""
 RECENT = 20
 """Known states are drawn from so many."""
 
@@ -57,6 +59,7 @@ class Sizes:
         short: the state of a short request.
         long: the state that is prefilled meanwhile.
         shorts: short requests beside one prefill.
+        burst: requests that come at once to an idle server.
         overload: requests that overload the server.
         leaving: share of them whose client goes away.
         rates: rates of open loops, as shares of the rate that can be answered.
@@ -75,6 +78,7 @@ class Sizes:
     short: int
     long: int
     shorts: int
+    burst: int
     overload: int
     leaving: float
     rates: tuple[float, ...]
@@ -263,6 +267,22 @@ class Scenarios:
             progress(f"load: {name}: p99 {load.percentile(0.99):.2f} s")
         return found
 
+    async def burst(self) -> Finding:
+        """Requests that come at once, after some that came one at a time."""
+        sizes = self._sizes
+        await closed_loop(self._http, [iter([self._new(sizes.tokens) for _ in range(SINGLES)])])
+        await settled(self._http)
+        load = await closed_loop(self._http, [iter([self._new(sizes.tokens)]) for _ in range(sizes.burst)])
+        row = _row("at once", [load])
+        row |= {"p50 ms": 1000 * load.percentile(0.5), "last ms": 1000 * load.percentile(1.0)}
+        row |= dict(sorted(load.outcomes.items()))
+        answered = load.outcomes[ANSWERED]
+        return Finding(
+            f"{sizes.burst} requests at once, new states of {sizes.tokens} tokens, on an idle server",
+            [row],
+            [Target("all are answered", f"{answered} of {sizes.burst}", answered == sizes.burst)],
+        )
+
     async def overload(self) -> Finding:
         """Requests that come faster than they can be answered, from clients some of which go away."""
         sizes = self._sizes
@@ -272,6 +292,7 @@ class Scenarios:
         asks = [self._new(sizes.tokens) for _ in range(sizes.overload)]
         # Who leaves does so while it waits: that long is the queue at least.
         patience = sizes.callers / most
+        progress(f"overload: {rate:.1f} requests/s for {len(asks) / rate / 60:.1f} min")
         load = await open_loop(
             self._http, asks, rate, seed=sizes.seed, leaving=sizes.leaving, patience_s=patience
         )

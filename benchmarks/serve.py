@@ -1,5 +1,5 @@
 """Measure a real server under load: many callers at once, the prefix cache, short requests beside long ones,
-given rates, and overload.
+given rates, bursts, and overload.
 
 The load comes from this process; the server runs in its own. Ways of working that are compared run by turns.
 
@@ -29,7 +29,7 @@ from load import client
 from rich.console import Console
 from scenarios import Finding, Scenarios, Sizes
 
-NAMES = ("new", "known", "turns", "short", "load", "overload")
+NAMES = ("new", "known", "turns", "short", "load", "burst", "overload")
 BARS = 40
 BUCKETS = 10
 
@@ -56,6 +56,8 @@ async def measure(args: argparse.Namespace, sizes: Sizes) -> dict[str, Finding]:
                     found[name] = await scenarios.short()
                 case "load":
                     found[name] = await scenarios.load()
+                case "burst":
+                    found[name] = await scenarios.burst()
                 case _:
                     found[name] = await scenarios.overload()
     return found
@@ -129,6 +131,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--short", type=int, default=60, help="tokens of a short state (default 60)")
     parser.add_argument("--long", type=int, default=4000, help="tokens of a long state (default 4000)")
     parser.add_argument("--shorts", type=int, default=4, help="short requests beside one (default 4)")
+    parser.add_argument("--burst", type=int, default=64, help="requests at once in `burst` (default 64)")
     parser.add_argument("--overload", type=int, default=1000, help="requests of the overload (default 1000)")
     parser.add_argument("--leaving", type=float, default=0.05, help="share that goes away (default 0.05)")
     parser.add_argument("--rates", default="0.5,0.8", help="shares of the sustainable rate (default 0.5,0.8)")
@@ -162,6 +165,7 @@ def sizes_of(args: argparse.Namespace) -> Sizes:
         short=args.short,
         long=args.long,
         shorts=args.shorts,
+        burst=args.burst,
         overload=args.overload,
         leaving=args.leaving,
         rates=tuple(float(one) for one in args.rates.split(",")),

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from jev.errors import APIError, ModelUnavailableError, OverloadedError, ServerError
+from jev.pace import Pace, Patience
 
 if TYPE_CHECKING:
     from jev.engine import Engine
@@ -26,8 +27,6 @@ MIN_RETRY_AFTER = 1.0
 MAX_RETRY_AFTER = 60.0
 WELCOME = 8
 """Requests that are admitted however long they may wait: a slow machine must not turn everyone away."""
-RATE_WEIGHT = 0.2
-"""Weight of the newest sample in the running mean of seconds a token."""
 
 
 @dataclass(eq=False, slots=True)
@@ -66,22 +65,30 @@ class Scheduler:
         engine: what runs them.
         max_requests: most plans waiting or running.
         max_tokens: most tokens of all plans waiting or running; a larger plan is admitted alone.
-        max_wait_s: longest wait, by the pace of what ran lately, for which a plan is still admitted;
-            `WELCOME` plans are admitted anyhow.
+        max_wait_s: longest wait, by the pace of what ran lately, for which a plan is still admitted
+            to a queue that stands; a burst may wait longer (see `jev.pace`), and `WELCOME` plans are
+            admitted anyhow.
+        step_rows: most rows of a step; plans of more tokens let shorter ones go first.
     """
 
     def __init__(
-        self, engine: Engine, max_requests: int, max_tokens: int, max_wait_s: float = math.inf
+        self,
+        engine: Engine,
+        max_requests: int,
+        max_tokens: int,
+        max_wait_s: float = math.inf,
+        step_rows: int = 512,
     ) -> None:
         self._engine = engine
         self._max_requests = max_requests
         self._max_tokens = max_tokens
-        self._max_wait_s = max_wait_s
+        self._step_rows = step_rows
+        self._pace = Pace()
+        self._patience = Patience(max_wait_s, WELCOME)
         self._changed = threading.Condition()
         self._queue: deque[_Job] = deque()
         self._running: list[_Job] = []
         self._closing = False
-        self._seconds_per_token = 0.0
         self._unlearned_s = 0.0
         self._thread = threading.Thread(target=self._work, name="jev-model", daemon=True)
         self._thread.start()
@@ -149,24 +156,41 @@ class Scheduler:
             if self._closing:
                 raise _shutting_down()
             if deadline is not None and deadline <= time.monotonic():
-                raise self._overloaded("The deadline passed before the request was queued")
+                raise self._overloaded("The deadline passed before the request was queued", plan)
             requests, tokens = self._pending()
             if not background and requests >= self._max_requests:
-                raise self._overloaded(f"{requests} requests are pending already")
+                raise self._overloaded(f"{requests} requests are pending already", plan)
             if not background and requests and tokens + plan.tokens > self._max_tokens:
                 raise self._overloaded(
-                    f"{tokens} tokens are pending; {plan.tokens} more exceed the limit of {self._max_tokens}"
+                    f"{tokens} tokens are pending; {plan.tokens} more exceed the limit of {self._max_tokens}",
+                    plan,
                 )
-            wait = self._seconds_per_token * tokens
-            if not background and requests >= WELCOME and wait > self._max_wait_s:
-                raise self._overloaded(
-                    f"{requests} requests are pending, about {wait:.1f} s; the limit is {self._max_wait_s} s"
-                )
+            if not background:
+                self._check_wait(plan, requests, deadline)
             future: asyncio.Future[SystemOneResponse] = asyncio.get_running_loop().create_future()
             job = _Job(plan, future, time.monotonic(), background)
             self._queue.append(job)
             self._changed.notify_all()
             return job
+
+    def _check_wait(self, plan: Plan, pending: int, deadline: float | None) -> None:
+        """Refuse what would have its answer too late for the others, or for its own caller."""
+        now = time.monotonic()
+        limit = self._patience.limit(pending, now)
+        if deadline is not None and pending >= WELCOME:
+            limit = min(limit, deadline - now)
+        wait = self._wait(plan)
+        if wait > limit:
+            raise self._overloaded(
+                f"{pending} requests are pending, about {wait:.1f} s; the limit is {limit:.3g} s", plan
+            )
+
+    def _wait(self, plan: Plan) -> float:
+        """Seconds until what goes before `plan` will have run, by the pace of what ran lately."""
+        # Longer ones let it go first, but keep a part of every step.
+        most = max(plan.tokens, self._step_rows)
+        before = [min(job.plan.tokens, most) for job in (*self._queue, *self._running) if not job.background]
+        return self._pace.wait(sum(before), len(before))
 
     def _release(self, job: _Job) -> None:
         """Forget a job that nobody waits for any more; a finished one is gone already."""
@@ -178,12 +202,12 @@ class Scheduler:
     def _late(self, job: _Job) -> OverloadedError:
         with self._changed:
             where = "queued" if job.started is None else "running"
-            return self._overloaded(f"The deadline passed while the request was {where}")
+            return self._overloaded(f"The deadline passed while the request was {where}", job.plan)
 
-    def _overloaded(self, message: str) -> OverloadedError:
-        """Build the refusal; it says to come back when what is pending now should have run."""
-        seconds = self._seconds_per_token * self._pending()[1]
-        return OverloadedError(message, retry_after=min(max(seconds, MIN_RETRY_AFTER), MAX_RETRY_AFTER))
+    def _overloaded(self, message: str, plan: Plan) -> OverloadedError:
+        """Build the refusal of a plan; it says to come back when what is pending now should have run."""
+        seconds = min(max(self._wait(plan), MIN_RETRY_AFTER), MAX_RETRY_AFTER)
+        return OverloadedError(message, retry_after=seconds)
 
     def _work(self) -> None:
         while jobs := self._next():
@@ -194,7 +218,7 @@ class Scheduler:
             with self._changed:
                 ended = {id(job) for job, _ in finished}
                 self._running = [job for job in self._running if id(job) not in ended]
-                self._learn(sum(job.plan.tokens for job, _ in finished))
+                self._learn(sum(job.plan.tokens for job, _ in finished), len(jobs))
             for job, outcome in finished:
                 job.settle(outcome)
             del jobs, finished  # an idle thread must not keep the last requests alive
@@ -251,13 +275,11 @@ class Scheduler:
             logger.error("a request failed in the engine: %s", crash_report(error))
             return ServerError()
 
-    def _learn(self, tokens: int) -> None:
+    def _learn(self, tokens: int, requests: int) -> None:
         """Note how long the model was busy for the tokens of the requests that it finished."""
-        if not tokens:
-            return
-        sample, self._unlearned_s = self._unlearned_s / tokens, 0.0
-        known = self._seconds_per_token or sample
-        self._seconds_per_token = known + RATE_WEIGHT * (sample - known)
+        if tokens:
+            self._pace.learn(self._unlearned_s, tokens, requests)
+            self._unlearned_s = 0.0
 
 
 def crash_report(error: BaseException) -> str:

@@ -129,7 +129,8 @@ def _project(model: DiffusionGemma, hidden: torch.Tensor, canvases: list[Canvas]
     if not union:
         return []
     column = {label: index for index, label in enumerate(union)}
-    logits = model.text.project(hidden, torch.tensor(union, device=model.device))
+    # One transfer: each slot's own would wait for the device once more.
+    logits = model.text.project(hidden, torch.tensor(union, device=model.device)).cpu()
     weighed = [row for row, mass in enumerate(c.mass for c in canvases for _ in c.slots) if mass]
     total = dict(zip(weighed, model.text.project(hidden[weighed]).logsumexp(-1).tolist(), strict=True))
     readings = []

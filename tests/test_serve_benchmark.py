@@ -33,6 +33,7 @@ SMALL = {
     "short": 10,
     "long": 800,
     "shorts": 2,
+    "burst": 6,
     "overload": 60,
     "leaving": 0.2,
     "rates": (0.5,),

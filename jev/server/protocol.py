@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import h11
+from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
 
 from jev.errors import InvalidRequestError
 from jev.server.errors import error_response
@@ -15,11 +18,55 @@ STALL_SECONDS = 30.0
 """How long the head of a request, or a body that nobody waits for, may take to arrive."""
 
 
+class _Parser(h11.Connection):
+    """h11's parser, with a limit on heads that also binds those that arrive in one piece.
+
+    Args:
+        limit: most bytes of a head, and of what h11 holds of an unfinished one.
+
+    Attributes:
+        refusal: what is said about the bytes that it could not take.
+    """
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(h11.SERVER, limit)
+        self.limit = limit
+        self.refusal = "These bytes are not an HTTP/1.1 request"
+
+    def next_event(self) -> Any:
+        """The next event; RemoteProtocolError for bytes that are not HTTP, or a head over the limit."""
+        try:
+            event = super().next_event()
+        except h11.RemoteProtocolError as error:
+            if error.error_status_hint == 431:
+                self.refusal = self._too_long()
+            raise
+        if isinstance(event, h11.Request) and _size(event) > self.limit:
+            self.refusal = self._too_long()
+            raise h11.RemoteProtocolError(self.refusal, error_status_hint=431)
+        return event
+
+    def _too_long(self) -> str:
+        return f"The head of the request is over the limit of {self.limit} bytes"
+
+
 class HTTPProtocol(H11Protocol):
     """uvicorn's protocol, with what an app cannot do from inside."""
 
     _stall: asyncio.TimerHandle | None = None
     _refused = False
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        limit = config.h11_max_incomplete_event_size
+        assert limit is not None
+        self.conn = self._parser = _Parser(limit)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Start to wait for the first request."""
@@ -43,8 +90,8 @@ class HTTPProtocol(H11Protocol):
         return False
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse bytes that are not HTTP in the same form as any other error."""
-        response = error_response(InvalidRequestError(msg, status=400))
+        """Refuse what the parser could not take in the same form as any other error."""
+        response = error_response(InvalidRequestError(self._parser.refusal, status=400))
         name = new_request_id().encode()
         headers = [
             *response.raw_headers,
@@ -87,3 +134,9 @@ class HTTPProtocol(H11Protocol):
     def _is_served(self) -> bool:
         """Whether an app is at work on a request of this connection."""
         return not self._refused and self.cycle is not None and not self.cycle.response_complete
+
+
+def _size(request: h11.Request) -> int:
+    """Bytes of a head as it is sent, without optional spaces."""
+    line = len(request.method) + len(request.target) + len(" HTTP/1.1\r\n ")
+    return line + sum(len(name) + len(value) + len(": \r\n") for name, value in request.headers) + len("\r\n")

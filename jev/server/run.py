@@ -14,6 +14,7 @@ import uvicorn
 
 from jev.errors import JevError
 from jev.server.app import create_app
+from jev.server.descriptors import allow_many
 from jev.server.logs import configure_logging
 from jev.server.protocol import HTTPProtocol
 from jev.server.service import Service
@@ -55,6 +56,7 @@ def serve(
         CheckpointError: the model cannot be loaded.
     """
     configure_logging(settings)
+    allow_many()
     app = create_app(settings, engine)
     config = uvicorn.Config(
         app,

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from jev.errors import InvalidRequestError, ModelUnavailableError, OverloadedError, ServerError
+from jev.pace import BURST_PATIENCE, BURST_S, Pace, Patience
 from jev.scheduler import Scheduler
 
 pytestmark = pytest.mark.anyio
@@ -186,7 +187,10 @@ async def test_the_wait_it_asks_for_grows_with_the_queue(scheduler: Any, engine:
     await first
 
 
-async def test_a_wait_that_would_be_too_long_is_refused(engine: Engine) -> None:
+async def test_a_wait_that_would_be_too_long_is_refused(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jev.pace.BURST_S", 0.05)
     scheduler: Any = Scheduler(engine, 1000, 10**6, max_wait_s=1.0)  # pyright: ignore[reportArgumentType]
     gate = threading.Event()
     threading.Timer(0.3, gate.set).start()
@@ -194,15 +198,75 @@ async def test_a_wait_that_would_be_too_long_is_refused(engine: Engine) -> None:
     gate, first = await hold(scheduler, engine, tokens=20)
     held = [asyncio.create_task(scheduler.submit(Plan(20, gate=gate))) for _ in range(7)]
     await until(lambda: scheduler.pending == (8, 160))  # these are welcome: about 5 s
+    await asyncio.sleep(0.1)  # what comes now is no burst
     with pytest.raises(
-        OverloadedError, match=r"8 requests are pending, about \d+\.\d s; the limit is 1.0 s"
+        OverloadedError, match=r"8 requests are pending, about \d+\.\d s; the limit is 1 s"
     ) as caught:
         await scheduler.submit(Plan(20))
     assert caught.value.retry_after is not None and caught.value.retry_after > 2
+    monkeypatch.setattr("jev.pace.BURST_S", 60.0)  # what comes now is one, but its caller will not wait
+    with pytest.raises(OverloadedError, match=r"the limit is [12](\.\d+)? s"):
+        await scheduler.submit(Plan(20), deadline=time.monotonic() + 2)
     gate.set()
     await asyncio.gather(first, *held)
     await scheduler.submit(Plan(20))
     scheduler.close(timeout=5)
+
+
+async def test_long_requests_do_not_turn_short_ones_away(engine: Engine) -> None:
+    scheduler: Any = Scheduler(engine, 1000, 10**6, max_wait_s=1.0, step_rows=10)  # pyright: ignore[reportArgumentType]
+    gate = threading.Event()
+    threading.Timer(0.3, gate.set).start()
+    await scheduler.submit(Plan(tokens=10, gate=gate))  # about 0.03 s a token
+    gate, first = await hold(scheduler, engine, tokens=10_000)
+    held = [asyncio.create_task(scheduler.submit(Plan(1, gate=gate))) for _ in range(7)]
+    await until(lambda: scheduler.pending == (8, 10_007))
+    short = asyncio.create_task(scheduler.submit(Plan(1, gate=gate)))
+    await until(lambda: scheduler.pending == (9, 10_008))
+    with pytest.raises(OverloadedError, match="9 requests are pending"):
+        await scheduler.submit(Plan(tokens=10_000))
+    gate.set()
+    await asyncio.gather(first, short, *held)
+    scheduler.close(timeout=5)
+
+
+def test_the_pace_of_single_requests_does_not_make_a_burst_look_slow() -> None:
+    pace = Pace()
+    assert pace.wait(6400, 64) == 0
+    for _ in range(100):
+        pace.learn(0.3, 100, 1)
+    assert pace.wait(100, 1) == pytest.approx(0.3)
+    assert pace.wait(6400, 64) == pytest.approx(9.6)  # packed, by what is known of packing
+    for _ in range(100):
+        pace.learn(0.3, 300, 64)
+    assert pace.wait(6400, 64) == pytest.approx(6.4)
+    assert pace.wait(100, 1) == pytest.approx(0.3)
+
+
+def test_the_pace_is_that_of_the_last_seconds() -> None:
+    pace = Pace()
+    for _ in range(100):
+        pace.learn(0.1, 300, 20)
+    for _ in range(10):
+        pace.learn(1.0, 1000, 20)  # states that are not in the cache, say
+    assert 0.09 < pace.wait(100, 20) < 0.1
+
+
+def test_steps_that_finish_little_weigh_no_more_than_they_take() -> None:
+    pace = Pace()
+    for tokens in (100, 700) * 50:
+        pace.learn(0.1, tokens, 20)
+    assert pace.wait(400, 20) == pytest.approx(0.1, rel=0.03)
+
+
+def test_only_a_burst_may_wait_long() -> None:
+    patience = Patience(6.0, welcome=8)
+    assert patience.limit(7, now=100.0) == float("inf")
+    assert patience.limit(60, now=100.0 + BURST_S / 2) == 6.0 * BURST_PATIENCE
+    assert patience.limit(60, now=100.1 + BURST_S) == 6.0
+    assert patience.limit(8, now=200.0) == 6.0, "a queue that has stood for long"
+    assert patience.limit(0, now=201.0) == float("inf")
+    assert patience.limit(8, now=201.1) == 6.0 * BURST_PATIENCE
 
 
 async def test_cancelling_the_caller_takes_queued_work_out(scheduler: Any, engine: Engine) -> None:
