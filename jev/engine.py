@@ -13,6 +13,7 @@ import jev._openmp  # noqa: F401 - before torch
 
 import torch  # isort: skip
 
+from jev.adapters import check_adapter_name
 from jev.calibration.apply import activate
 from jev.calibration.file import Calibration
 from jev.calibration.identity import Identity, prompt_digest
@@ -28,12 +29,13 @@ from jev.model.checkpoint import load_checkpoint
 from jev.model.config import read_json
 from jev.model.diffusion_gemma import DiffusionGemma
 from jev.model.errors import CheckpointError
+from jev.model.lora import Adapter, install
 from jev.model.masks import ImageRule
 from jev.model.quant import Bits
 from jev.model.template import Template
 from jev.model.tokenizer import Tokenizer
 from jev.model.weights.identity import weights_digest
-from jev.plan import Plan
+from jev.plan import Adapted, Plan
 from jev.prompt import PromptContext, plan_isolated
 from jev.run import Run
 from jev.schemas import ModelInfo, SystemOneRequest, SystemOneResponse, Usage
@@ -62,6 +64,7 @@ class Engine:
         fingerprint: digest of the checkpoint's config and weights; "" for a model without a folder.
         precision: as `load` takes it; "" if not known.
         calibrations: by the name that requests give.
+        adapters: by the name behind the plus sign of a request's model, such as "jev-latest+support".
     """
 
     def __init__(
@@ -82,6 +85,7 @@ class Engine:
         fingerprint: str = "",
         precision: str = "",
         calibrations: Mapping[str, Calibration] | None = None,
+        adapters: Mapping[str, Adapter] | None = None,
     ) -> None:
         config = model.config
         longest = config.text.max_position_embeddings
@@ -91,6 +95,11 @@ class Engine:
             raise CheckpointError(
                 f"tokenizer.json has {tokenizer.vocab_size} ids, the model {config.text.vocab_size}"
             )
+        self.adapters = dict(adapters or {})
+        for adapter in self.adapters:
+            check_adapter_name(adapter)
+        if self.adapters:
+            install(model, {one.digest: one for one in self.adapters.values()})
         self.model = model
         self.name = name
         self.description = description
@@ -136,6 +145,7 @@ class Engine:
         image_rule: ImageRule = "diffusion_gemma",
         soft_tokens: int | None = None,
         calibrations: Mapping[str, Calibration] | None = None,
+        adapters: Mapping[str, Adapter] | None = None,
     ) -> Engine:
         """Load a checkpoint folder; None is the embedded model. Of the others see `load_checkpoint`.
 
@@ -172,12 +182,19 @@ class Engine:
             fingerprint=weights_digest(folder),
             precision=dtype,
             calibrations=calibrations,
+            adapters=adapters,
         )
 
     @cached_property
     def identity(self) -> Identity:
-        """What calibrations tell this model from others by."""
+        """What calibrations tell this model, without adapters, from others by."""
         return Identity(self.name, self.fingerprint, prompt_digest(self.context), self.precision)
+
+    @property
+    def identities(self) -> list[Identity]:
+        """The identity of the model as it was loaded, and with each of its adapters."""
+        adapted = [self._adapted(name) for name in self.adapters]
+        return [self.identity, *map(self._identity_of, adapted)]
 
     @property
     def has_vision(self) -> bool:
@@ -186,10 +203,13 @@ class Engine:
 
     def models(self) -> list[ModelInfo]:
         """The names that requests may use."""
-        names = (*ALIASES, self.name)
+        about = dict.fromkeys((*ALIASES, self.name), self.description)
+        for adapter, one in self.adapters.items():
+            text = f"{self.description}; with adapter {adapter}, rank {one.config.rank}"
+            about |= {f"{name}+{adapter}": text for name in (*ALIASES, self.name)}
         return [
-            ModelInfo(name=name, description=self.description, release_date=self.release_date)
-            for name in names
+            ModelInfo(name=name, description=text, release_date=self.release_date)
+            for name, text in about.items()
         ]
 
     def stats(self) -> dict[str, float]:
@@ -201,28 +221,30 @@ class Engine:
             **self.stepper.counts,
         }
 
-    def prepare(self, request: SystemOneRequest, material: Material | None = None) -> Plan:
+    def prepare(
+        self, request: SystemOneRequest, material: Material | None = None, *, adapter: str | None = None
+    ) -> Plan:
         """Tokenise a request and check all of it, without running the model.
 
         Args:
             request: the request.
             material: its attachments and assets, read; None = it has none.
+            adapter: name of the adapter for a request whose model names none; None = none.
 
         Raises:
-            NotFoundError: for a model that is not loaded.
+            NotFoundError: for a model or an adapter that is not loaded.
             InvalidRequestError: for what cannot be asked of this model, naming the field.
             ModelUnavailableError: for pictures, when the model has no vision tower.
         """
-        if request.model not in (*ALIASES, self.name):
-            raise NotFoundError(f"No model named {request.model[:200]!r}; loaded: {self.name}")
+        adapted = self._asked(request.model, adapter)
         material = unread(request, has_vision=self.has_vision) if material is None else material
         if material.pictures and not self.has_vision:
             raise ModelUnavailableError("This model has no vision tower, so it cannot read images")
         calibration = None
         if request.calibration is not None:
-            calibration = activate(request, self.calibrations, self.identity)
+            calibration = activate(request, self.calibrations, self._identity_of(adapted))
         plan = plan_joint if request.layout == "joint" else plan_isolated
-        return replace(plan(request, self.context, material), calibration=calibration)
+        return replace(plan(request, self.context, material), calibration=calibration, adapter=adapted)
 
     def decide(self, request: SystemOneRequest, material: Material | None = None) -> SystemOneResponse:
         """Answer a request; callers in several threads take turns."""
@@ -295,14 +317,35 @@ class Engine:
         reads = all_reads(plan, run.readings)
         report = None
         if plan.request.diagnostics:
-            report = {"model": asdict(self.identity), **diagnostics(run, reads)}
+            report = {"model": asdict(self._identity_of(plan.adapter)), **diagnostics(run, reads)}
         return SystemOneResponse(
-            model=self.name,
+            model=self.name if plan.adapter is None else f"{self.name}+{plan.adapter.name}",
             answers=answers_of(plan, reads),
             usage=Usage(input_tokens=plan.input_tokens, output_tokens=plan.output_tokens),
             x_warnings=plan.warnings or None,
             x_diagnostics=report,
         )
+
+    def _asked(self, model: str, default: str | None) -> Adapted | None:
+        """The adapter that a request's model field asks for.
+
+        Raises:
+            NotFoundError: the model or the adapter is not loaded.
+        """
+        names = (*ALIASES, self.name)
+        adapter = default
+        if model not in names:
+            base, _, adapter = model.rpartition("+")
+            if base not in names or adapter not in self.adapters:
+                loaded = [self.name, *(f"{self.name}+{one}" for one in sorted(self.adapters))]
+                raise NotFoundError(f"No model named {model[:200]!r}; loaded: {', '.join(loaded)[:500]}")
+        return None if adapter is None else self._adapted(adapter)
+
+    def _adapted(self, name: str) -> Adapted:
+        return Adapted(name, self.adapters[name].digest)
+
+    def _identity_of(self, adapter: Adapted | None) -> Identity:
+        return self.identity if adapter is None else self.identity.adapted(adapter.name, adapter.digest)
 
 
 def _precision(dtype: str, device: str) -> tuple[torch.dtype, Bits | None]:

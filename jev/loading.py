@@ -18,8 +18,9 @@ def load_engine(settings: Settings) -> Engine:
 
     Raises:
         CalibrationError: a calibration file cannot be used.
-        CheckpointError: the checkpoint cannot be used.
+        CheckpointError: the checkpoint or an adapter cannot be used.
     """
+    from jev.adapters import load_adapters  # noqa: PLC0415 - as the engine
     from jev.calibration.apply import mismatch, other_precision  # noqa: PLC0415 - as the engine
     from jev.calibration.file import load_calibrations  # noqa: PLC0415 - as the engine
     from jev.engine import Engine  # noqa: PLC0415 - seconds, and not needed to answer /health
@@ -29,6 +30,7 @@ def load_engine(settings: Settings) -> Engine:
 
         torch.set_num_threads(settings.threads)
     calibrations = load_calibrations(settings.calibrations)
+    adapters = load_adapters(settings.adapters, settings.model)
     engine = Engine.load(
         settings.model,
         device=settings.device,
@@ -43,10 +45,12 @@ def load_engine(settings: Settings) -> Engine:
         soft_tokens=settings.soft_tokens,
         name=settings.name,
         calibrations=calibrations,
+        adapters=adapters,
     )
     for name, calibration in engine.calibrations.items():
-        if (reason := mismatch(calibration, engine.identity)) is not None:
-            logger.warning("calibration %r %s; requests that name it are refused", name, reason)
+        reasons = [mismatch(calibration, identity) for identity in engine.identities]
+        if None not in reasons:
+            logger.warning("calibration %r %s; requests that name it are refused", name, reasons[0])
         elif (other := other_precision(calibration, engine.identity)) is not None:
             logger.warning("calibration %r %s; its probabilities may be off", name, other)
     return engine

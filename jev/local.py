@@ -62,10 +62,12 @@ class LocalJev(Batches):
             looked at. Without them the environment (JEV_SPEECH_LANGUAGE, ...) says the rest.
         calibrations: files of `jev calibrate` by the names that `decide(calibration=...)` takes; a given
             engine gets them too.
+        adapters: adapter folders by the names behind the plus sign of `decide(model="jev-latest+NAME")`; not
+            for a given engine, which has its own.
 
     Raises:
         MissingExtraError: when torch or tokenizers is not installed.
-        ValueError: when the checkpoint or a calibration cannot be loaded; one sentence says why.
+        ValueError: when the checkpoint, a calibration or an adapter cannot be loaded; one sentence says why.
     """
 
     def __init__(
@@ -81,9 +83,10 @@ class LocalJev(Batches):
         engine: Engine | None = None,
         settings: Settings | None = None,
         calibrations: Mapping[str, str | Path] | None = None,
+        adapters: Mapping[str, str | Path] | None = None,
     ) -> None:
         loaded = _calibrations(calibrations) if calibrations else {}
-        self._engine = engine or _load(model, device, dtype)
+        self._engine = engine or _load(model, device, dtype, adapters or {})
         if loaded:
             self._engine.calibrations.update(loaded)
         self._settings = settings
@@ -219,8 +222,9 @@ def _calibrations(paths: Mapping[str, str | Path]) -> dict[str, Calibration]:
         return load_calibrations(paths)
 
 
-def _load(model: str | Path | None, device: str, dtype: str) -> Engine:
+def _load(model: str | Path | None, device: str, dtype: str, adapters: Mapping[str, str | Path]) -> Engine:
     with extra_named("LocalJev"):
+        from jev.adapters import load_adapters  # noqa: PLC0415 - as the engine
         from jev.engine import Engine  # noqa: PLC0415 - only here, so that the SDK needs no torch
 
-        return Engine.load(model, device=device, dtype=dtype)
+        return Engine.load(model, device=device, dtype=dtype, adapters=load_adapters(adapters, model))

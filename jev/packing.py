@@ -14,19 +14,21 @@ LONG_SHARE = 4
 
 @dataclass
 class Step:
-    """The work of one forward.
+    """The work of one step, which is one forward for each adapter in it.
 
     Attributes:
         encode: encodings, with how many tokens of each.
         read: runs, with the unit and the number of each read.
         rows: rows in all.
         shares: rows by run: its own reads, and encodings that it is the first to want.
+        adapter: digest of the adapter of all of it, once it is `apart`; None = none.
     """
 
     encode: list[tuple[Encoding, int]] = field(default_factory=list)
     read: list[tuple[Run, Unit, int]] = field(default_factory=list)
     rows: int = 0
     shares: dict[Run, int] = field(default_factory=dict)
+    adapter: str | None = None
     _seen: set[int] = field(default_factory=set)
 
     def add(self, run: Run, limit: int, chunk: int) -> None:
@@ -54,13 +56,29 @@ class Step:
             self.read.append((run, unit, number))
             self._count(run, need)
 
+    def apart(self) -> list[Step]:
+        """The work by adapter, in the order they were first met: what can be one forward each."""
+        parts: dict[str | None, Step] = {}
+
+        def part(adapter: str | None) -> Step:
+            return parts.setdefault(adapter, Step(adapter=adapter))
+
+        for one, rows in self.encode:
+            part(one.adapter).encode.append((one, rows))
+        for run, unit, number in self.read:
+            part(run.adapter).read.append((run, unit, number))
+        for run, rows in self.shares.items():
+            part(run.adapter).shares[run] = rows
+            part(run.adapter).rows += rows
+        return list(parts.values())
+
     def _count(self, run: Run, rows: int) -> None:
         self.rows += rows
         self.shares[run] = self.shares.get(run, 0) + rows
 
 
 def pack(runs: Sequence[Run], budget: int, chunk: int) -> Step:
-    """Choose the work of the next forward.
+    """Choose the work of the next step.
 
     Requests that can be finished within `budget` rows are short. They go first, in order of arrival.
     The prompts of long ones are encoded in small chunks, so that a step with them ends soon and a
@@ -69,7 +87,7 @@ def pack(runs: Sequence[Run], budget: int, chunk: int) -> Step:
 
     Args:
         runs: unfinished runs in order of arrival.
-        budget: most rows of the forward; a piece that cannot be split may go over it alone.
+        budget: most rows of it; a piece that cannot be split may go over it alone.
         chunk: most rows of a long prompt in a step; half of it beside short requests.
     """
     for run in runs:

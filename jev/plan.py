@@ -130,6 +130,14 @@ class Group:
 
 
 @dataclass(frozen=True)
+class Adapted:
+    """The adapter that a request is answered with: its name, and a digest of what it does."""
+
+    name: str
+    digest: str
+
+
+@dataclass(frozen=True)
 class Plan:
     """A checked request, ready to run.
 
@@ -140,6 +148,7 @@ class Plan:
         output_tokens: canvas rows of one read.
         evidence: the attachments that the prompt holds.
         calibration: what the probabilities go through; None = they are answered as they are.
+        adapter: what the model runs with; None = as it was loaded.
     """
 
     request: SystemOneRequest
@@ -148,6 +157,7 @@ class Plan:
     output_tokens: int
     evidence: tuple[Evidence, ...] = ()
     calibration: Active | None = None
+    adapter: Adapted | None = None
 
     @property
     def warnings(self) -> list[Warning]:

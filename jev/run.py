@@ -22,6 +22,7 @@ class Encoding:
         images: images among the tokens.
         after: what it stands behind; None = nothing.
         key: what the cache knows it by; None for a branch, which nobody shares.
+        adapter: digest of the adapter that it is encoded with; None = none.
         kv: keys and values so far, of what it stands behind and of `start` of its own tokens.
         start: how many of its tokens are encoded.
         spans: its images' soft tokens, once the vision tower has run.
@@ -31,6 +32,7 @@ class Encoding:
     images: tuple[PlacedImage, ...] = ()
     after: Encoding | None = None
     key: bytes | None = None
+    adapter: str | None = None
     kv: PrefixKV | None = field(default=None, repr=False)
     start: int = 0
     spans: tuple[ImageSpan, ...] | None = field(default=None, repr=False)
@@ -84,6 +86,11 @@ class Run:
     error: Exception | None = None
 
     @property
+    def adapter(self) -> str | None:
+        """Digest of the adapter that it runs with; None = none."""
+        return None if self.plan.adapter is None else self.plan.adapter.digest
+
+    @property
     def done(self) -> bool:
         """Whether there is nothing left to do."""
         return self.error is not None or (self.extended and not self.to_read)
@@ -96,10 +103,13 @@ class Run:
         return encode + reads
 
     def key_of(self, unit: Unit) -> bytes:
-        """The unit's prefix key, worked out once for all units that share the prefix."""
+        """What the unit's prefix is cached by, worked out once for all units that share the prefix.
+
+        An adapter changes keys and values, so they are another prefix's.
+        """
         same = id(unit.prefix)
         if same not in self.keys:
-            self.keys[same] = unit.prefix_key
+            self.keys[same] = (self.adapter or "").encode() + unit.prefix_key
         return self.keys[same]
 
     def waiting(self) -> Iterator[Encoding]:

@@ -9,9 +9,10 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ByteSize, Field, SecretStr, ValidationError, field_validator
+from pydantic import ByteSize, Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, SettingsConfigDict
 
+from jev.adapters import check_adapter_name
 from jev.errors import JevError
 from jev.extractors import Limits
 
@@ -58,6 +59,11 @@ class Settings(BaseSettings):
     calibrations: Annotated[dict[str, Path], NoDecode] = Field(
         default_factory=dict,
         description="calibration files by name (a table, or NAME=FILE, comma separated; docs/calibration.md)",
+    )
+
+    adapters: Annotated[dict[str, Path], NoDecode] = Field(
+        default_factory=dict,
+        description="adapter folders by name (a table, or NAME=FOLDER, comma separated; docs/adapters.md)",
     )
 
     vision: Path | None = Field(
@@ -140,7 +146,9 @@ class Settings(BaseSettings):
         default=262144, ge=1, description="most tokens of all requests waiting or running"
     )
     max_wait_s: Seconds = Field(
-        default=20.0, description="longest wait in the queue, by its pace, for which a request is still taken"
+        default=4.0,
+        description="longest wait, by the queue's pace, for which a request is still taken; five times as "
+        "long for a burst",
     )
     request_timeout_s: Seconds = Field(default=60.0, description="deadline of a request")
     body_timeout_s: Seconds = Field(default=30.0, description="time for a request body to arrive")
@@ -178,9 +186,9 @@ class Settings(BaseSettings):
                 raise ValueError("a key is one or more printable ASCII characters without spaces")
         return keys
 
-    @field_validator("calibrations", mode="before")
+    @field_validator("calibrations", "adapters", mode="before")
     @classmethod
-    def _split_calibrations(cls, value: Any) -> Any:
+    def _split_pairs(cls, value: Any, info: ValidationInfo) -> Any:
         pairs = value.split(",") if isinstance(value, str) else value
         if not isinstance(pairs, (list, tuple)):
             return value
@@ -188,11 +196,18 @@ class Settings(BaseSettings):
         for pair in pairs:
             name, equals, path = str(pair).strip().partition("=")
             if not (name and equals and path):
-                raise ValueError("each is NAME=FILE")
+                raise ValueError(f"each is NAME={'FOLDER' if info.field_name == 'adapters' else 'FILE'}")
             if name in files:
                 raise ValueError(f"the name {name!r} is given twice")
             files[name] = path
         return files
+
+    @field_validator("adapters")
+    @classmethod
+    def _plain_names(cls, adapters: dict[str, Path]) -> dict[str, Path]:
+        for name in adapters:
+            check_adapter_name(name)
+        return adapters
 
     @field_validator("trace_url")
     @classmethod

@@ -1,10 +1,14 @@
-"""Steps of the model: what runs need is packed, run in one forward, and handed out. No HTTP, no questions."""
+"""Steps of the model: what runs need is packed, run in one forward for each adapter, and handed out.
+
+No HTTP, no questions.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import nullcontext
 from weakref import WeakValueDictionary
 
 import torch
@@ -13,6 +17,7 @@ from jev.combine import first_work, more_work
 from jev.lru import ByteLRU
 from jev.model.cache import PrefixKV
 from jev.model.diffusion_gemma import DiffusionGemma
+from jev.model.lora import active
 from jev.model.packed import ImageSpan
 from jev.model.read import Branch, Canvas, Prefill, step
 from jev.packing import Step, pack
@@ -24,8 +29,8 @@ class Stepper:
     """Runs plans on a model, several at once; for one thread at a time.
 
     Args:
-        model: the model.
-        step_rows: most rows of one forward.
+        model: the model, with adapters installed by their digest.
+        step_rows: most rows of one step.
         prefill_rows: most rows of a long prompt in it.
         cache: keys and values of prefixes by their digest.
         vision_cache: soft tokens of pictures by their digest.
@@ -66,40 +71,43 @@ class Stepper:
             key = run.key_of(unit)
             prefix = next((one for one in run.encodings if one.key == key), None)
             if prefix is None:
-                prefix = self._prefix(key, unit)
+                prefix = self._prefix(key, unit, run.adapter)
                 run.cached_prefixes += prefix.done
                 run.encodings.append(prefix)
             if len(unit.branch) > self.step_rows:
-                prefix = Encoding(unit.branch, unit.branch_images, after=prefix)
+                prefix = Encoding(unit.branch, unit.branch_images, after=prefix, adapter=run.adapter)
                 run.encodings.append(prefix)
             run.sources[id(unit)] = prefix
         run.extended = not plan.groups
         return run
 
     def step(self, runs: Sequence[Run]) -> None:
-        """Run one forward with work of unfinished runs, given in order of arrival.
+        """Run one step with work of unfinished runs, given in order of arrival: a forward for each adapter.
 
-        If it fails, each run's part is tried alone, and those that fail again keep the `error`.
+        If one fails, each run's part of it is tried alone, and those that fail again keep the `error`.
         """
-        work = pack(runs, self.step_rows, self.prefill_rows)
-        try:
-            self._forward(work)
-        except Exception as error:
-            if len(work.shares) == 1:
-                next(iter(work.shares)).error = error
-                return
-            for run in work.shares:
-                try:
-                    self._forward(pack([run], self.step_rows, self.prefill_rows))
-                except Exception as alone:
-                    run.error = alone
+        for work in self._pack(runs):
+            try:
+                self._forward(work)
+            except Exception as error:
+                if len(work.shares) == 1:
+                    next(iter(work.shares)).error = error
+                    continue
+                for run in work.shares:
+                    try:
+                        self._forward(*self._pack([run]))
+                    except Exception as alone:
+                        run.error = alone
 
-    def _prefix(self, key: bytes, unit: Unit) -> Encoding:
+    def _pack(self, runs: Sequence[Run]) -> list[Step]:
+        return pack(runs, self.step_rows, self.prefill_rows).apart()
+
+    def _prefix(self, key: bytes, unit: Unit, adapter: str | None) -> Encoding:
         """The unit's prefix: in the cache, on its way for another run, or to be encoded."""
         if (one := self._encodings.get(key)) is not None:
             self.cache.hits += 1  # it is encoded once for everyone
             return one
-        one = Encoding(unit.prefix, unit.prefix_images, key=key, kv=self.cache.get(key))
+        one = Encoding(unit.prefix, unit.prefix_images, key=key, adapter=adapter, kv=self.cache.get(key))
         if one.kv is not None:
             one.start = len(one.tokens)
         elif not one.tokens:
@@ -119,9 +127,9 @@ class Stepper:
                 unit.seeded(number, mass=bool(run.plan.request.diagnostics))
             )
             owners[id(unit)] = (run, self._branch(run, unit))
-        longer, readings = step(
-            self.model, prefills, [(owners[key][1], ones) for key, ones in canvases.items()]
-        )
+        reads = [(owners[key][1], ones) for key, ones in canvases.items()]
+        with active(self.model, work.adapter) if work.adapter is not None else nullcontext():
+            longer, readings = step(self.model, prefills, reads)
         for (one, rows), kv in zip(work.encode, longer, strict=True):
             one.kv, one.start = kv, one.start + rows
             if one.done:

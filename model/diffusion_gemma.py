@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -10,16 +11,23 @@ from torch import Tensor, nn
 from jev.model.cache import PrefixKV
 from jev.model.config import ModelConfig
 from jev.model.masks import ImageRule
-from jev.model.packed import Block, ImageSpan, forward
+from jev.model.packed import Block, ImageSpan, forward, pieces
 from jev.model.text import TextModel
 from jev.model.vision import VisionTower
+
+if TYPE_CHECKING:
+    from jev.model.lora.live import Adapters
 
 PREFILL_ROWS = 512
 """Encoder rows a prefill step: enough to fill a matmul, few enough to stop between steps."""
 
 
 class DiffusionGemma(nn.Module):
-    """A DiffusionGemma checkpoint: the text backbone and, where it is loaded, the vision tower."""
+    """A DiffusionGemma checkpoint: the text backbone and, where it is loaded, the vision tower.
+
+    Attributes:
+        adapters: what `jev.model.lora` has put on it; None = nothing.
+    """
 
     def __init__(self, config: ModelConfig, *, image_rule: ImageRule = "diffusion_gemma") -> None:
         super().__init__()
@@ -27,6 +35,7 @@ class DiffusionGemma(nn.Module):
         self.image_rule: ImageRule = image_rule
         self.text = TextModel(config.text)
         self.vision: VisionTower | None = None
+        self.adapters: Adapters | None = None
 
     @property
     def device(self) -> torch.device:
@@ -50,21 +59,12 @@ class DiffusionGemma(nn.Module):
         An image's rows are never split over steps, so a step may be as long as an image.
         """
         kv = kv or self.empty_prefix()
-        start = 0
-        while start < len(ids):
-            end = min(start + chunk, len(ids))
-            end = max([end, *(image.end for image in images if image.start < end)])
-            within = [
-                ImageSpan(image.start - start, image.embeddings)
-                for image in images
-                if start <= image.start < end
-            ]
+        for tokens, within in pieces(ids, images, chunk):
             with torch.inference_mode():
-                block = Block(kv, tokens=ids[start:end], images=within)
+                block = Block(kv, tokens=tokens, images=within)
                 _, (rows,) = forward(self.text, [block], rule=self.image_rule)
                 kv = kv.extended(self.config.text, rows)
             yield kv
-            start = end
 
     def prefill(
         self,
@@ -91,6 +91,11 @@ class DiffusionGemma(nn.Module):
         first step of a canvas.
         """
         ids = canvas.tolist() if isinstance(canvas, Tensor) else list(canvas)
-        block = Block(kv, canvases=[ids], slots=[range(len(ids))])
-        hidden, _ = forward(self.text, [block], previous)
+        soft = None
+        if previous is not None:
+            # The reference hands logits on in the weights' type.
+            rounded = previous.to(self.text.norm.weight.dtype).float()
+            soft = self.text.soften(torch.softmax(rounded, dim=-1))
+        block = Block(kv, canvases=[ids], slots=[range(len(ids))], soft=[soft])
+        hidden, _ = forward(self.text, [block])
         return self.text.project(hidden)

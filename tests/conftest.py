@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -23,6 +23,8 @@ import jev._openmp  # noqa: F401 - before torch
 
 if TYPE_CHECKING:
     from jev.engine import Engine
+    from jev.model.config import TextConfig
+    from jev.model.lora import Adapter
 
 # Derandomised: the same examples everywhere, so that a run says something about the change under
 # test and not about luck. HYPOTHESIS_PROFILE=search looks for new ones.
@@ -62,6 +64,25 @@ def smooth(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = tmp_path_factory.mktemp("checkpoints") / "smooth"
     return write_tiny_checkpoint(folder, layers=4, hidden=32, experts=4, top_k=4, vision=False)
+
+
+@pytest.fixture(scope="session")
+def random_adapter() -> Callable[..., Adapter]:
+    """`random_adapter(config, seed, ...)`: an adapter of random matrices that moves answers visibly."""
+    import torch
+
+    from jev.model.lora import Adapter, LoraConfig, target_shapes
+
+    def make(config: TextConfig, seed: int = 0, *, size: float = 0.1, **options: Any) -> Adapter:
+        lora = LoraConfig(**{"rank": 4, "alpha": 8.0, **options})
+        draw = torch.Generator().manual_seed(seed)
+        tensors = {}
+        for name, (rows, columns) in target_shapes(config, lora.targets).items():
+            a = torch.randn(lora.rank, columns, generator=draw) * columns**-0.5
+            tensors[name] = a, torch.randn(rows, lora.rank, generator=draw) * size
+        return Adapter(lora, tensors)
+
+    return make
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Literal, TypeAlias
 
 from markdown_it import MarkdownIt
@@ -198,6 +199,22 @@ def _mails() -> bytes:
     return "".join(json.dumps({"state": state}) + "\n" for state in states).encode()
 
 
+def _adapter(name: str) -> bytes:
+    """A file of an adapter of the embedded model that changes nothing yet."""
+    import torch
+
+    from jev.model import embedded
+    from jev.model.config import ModelConfig
+    from jev.model.lora import Adapter, LoraConfig, save_adapter, target_shapes
+
+    config = LoraConfig(4, 8, ("q_proj", "v_proj"))
+    shapes = target_shapes(ModelConfig.from_folder(embedded.path()).text, config.targets)
+    tensors = {path: (torch.ones(4, width), torch.zeros(rows, 4)) for path, (rows, width) in shapes.items()}
+    with TemporaryDirectory() as folder:
+        save_adapter(folder, Adapter(config, tensors), base_name=embedded.NAME, base_fingerprint="")
+        return (Path(folder) / name).read_bytes()
+
+
 FILES: dict[str, Callable[[], bytes]] = {
     "call.wav": _call,
     "held-out.jsonl": partial(_labelled, 1),
@@ -208,5 +225,7 @@ FILES: dict[str, Callable[[], bytes]] = {
     "photo.png": _photo,
     "questions.json": _questions,
     "set.jsonl": _set,
+    "support/adapter_config.json": partial(_adapter, "adapter_config.json"),
+    "support/adapter_model.safetensors": partial(_adapter, "adapter_model.safetensors"),
     "ticket.txt": _ticket,
 }

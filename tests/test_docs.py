@@ -52,6 +52,7 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the files that pages name, each made once."""
     folder = tmp_path_factory.mktemp("material")
     for name, make in FILES.items():
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(make())
     return folder
 

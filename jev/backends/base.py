@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from jev.schemas import SystemOneRequest, SystemOneResponse
 
 if TYPE_CHECKING:
+    from jev.model.lora import Adapter
     from jev.settings import Settings
 
 
-def fingerprint_of(weights: str, settings: Settings) -> str:
+def fingerprint_of(
+    weights: str,
+    settings: Settings,
+    adapters: Mapping[str, Adapter] | None = None,
+    adapter: str | None = None,
+) -> str:
     """What decides the answers of a model in this process, besides the request: weights and settings.
 
     Args:
         weights: digest of the checkpoint (`jev.model.weights.identity`).
         settings: as the model was opened with.
+        adapters: those that requests may name.
+        adapter: the one that answers requests which name none.
     """
     facts = (settings.dtype, weights, settings.name, settings.vision, settings.image_rule)
-    return " ".join(map(str, (*facts, settings.soft_tokens, settings.ocr)))
+    named = [f"{name}={one.digest}" for name, one in sorted((adapters or {}).items())]
+    default = [] if adapter is None else [f"+{adapter}"]
+    return " ".join(map(str, (*facts, settings.soft_tokens, settings.ocr, *named, *default)))
 
 
 class Backend(Protocol):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from jev.settings import Settings
 
 KINDS: Mapping[str, str] = {
-    "torch": "torch[:fp32|bf16|fp16|int8|int4][=CHECKPOINT]",
+    "torch": "torch[:fp32|bf16|fp16|int8|int4][+ADAPTER][=CHECKPOINT]",
     "unified": "unified[=CHECKPOINT]",
     "transformers": "transformers[=CHECKPOINT]",
     "vllm": "vllm=http://HOST:PORT[,tokenizer=CHECKPOINT][,model=NAME]",
@@ -43,7 +43,7 @@ _REMOTE: Mapping[str, frozenset[str]] = {
 
 @dataclass(frozen=True)
 class BackendSpec:
-    """What a spec says: `KIND[:VARIANT][=TARGET]`; behind a URL also `,KEY=VALUE`.
+    """What a spec says: `KIND[:VARIANT][+ADAPTER][=TARGET]`; behind a URL also `,KEY=VALUE`.
 
     Attributes:
         text: the spec as it was written.
@@ -51,6 +51,7 @@ class BackendSpec:
         variant: precision of `torch`.
         target: checkpoint folder or URL.
         extras: what follows a URL.
+        adapter: name of the adapter of `torch` that answers requests which name none.
     """
 
     text: str
@@ -58,6 +59,7 @@ class BackendSpec:
     variant: str | None = None
     target: str | None = None
     extras: Mapping[str, str] = field(default_factory=dict[str, str])
+    adapter: str | None = None
 
     @classmethod
     def parse(cls, text: str) -> BackendSpec:
@@ -67,6 +69,7 @@ class BackendSpec:
             ValueError: one sentence that names what is wrong and what there is.
         """
         head, equals, target = text.strip().partition("=")
+        head, plus, adapter = head.partition("+")
         kind, colon, variant = head.partition(":")
         if kind not in KINDS:
             raise _bad(text, f"there is no kind {kind!r}")
@@ -74,10 +77,14 @@ class BackendSpec:
             raise _bad(text, f"{kind} has no variants, so {variant!r} has no meaning")
         if colon and variant not in DTYPES:
             raise _bad(text, f"torch has no variant {variant!r}")
+        if plus and kind != "torch":
+            raise _bad(text, f"{kind} takes no adapter, so {adapter!r} has no meaning")
+        if plus and not adapter:
+            raise _bad(text, "no adapter follows the plus sign")
         if equals and not target:
             raise _bad(text, "nothing follows the equals sign")
         if kind not in _REMOTE:
-            return cls(text.strip(), kind, variant or None, target or None)
+            return cls(text.strip(), kind, variant or None, target or None, adapter=adapter or None)
         if not target:
             raise _bad(text, f"{kind} needs the address of a server")
         url, *rest = target.split(",")
@@ -126,16 +133,11 @@ def _with_extra(spec: BackendSpec, settings: Settings | None, options: dict[str,
 
         assert spec.target is not None
         return VllmBackend(spec.target, settings=settings, **{**spec.extras, **options})
-    changes: dict[str, Any] = {}
-    if spec.target is not None:
-        changes["model"] = Path(spec.target).expanduser()
-    if spec.variant is not None:
-        changes["dtype"] = DTYPES[spec.variant]
-    settings = settings.model_copy(update=changes)
+    settings = settings_for(spec, settings)
     if spec.kind == "torch":
         from jev.backends.torch import TorchBackend
 
-        return TorchBackend(settings=settings, **options)
+        return TorchBackend(settings=settings, adapter=spec.adapter, **options)
     if spec.kind == "unified":
         from jev.backends.unified import UnifiedBackend
 
@@ -143,6 +145,28 @@ def _with_extra(spec: BackendSpec, settings: Settings | None, options: dict[str,
     from jev.backends.transformers import TransformersBackend
 
     return TransformersBackend(settings=settings, **options)
+
+
+def settings_for(spec: BackendSpec, settings: Settings) -> Settings:
+    """The settings with the checkpoint and precision that a spec names; its model runs here.
+
+    Raises:
+        ValueError: the settings have no adapter of the name that the spec has.
+    """
+    changes: dict[str, Any] = {}
+    if spec.target is not None:
+        changes["model"] = Path(spec.target).expanduser()
+    if spec.variant is not None:
+        changes["dtype"] = DTYPES[spec.variant]
+    if spec.adapter is not None and spec.adapter not in settings.adapters:
+        there = f"there is {_listed(frozenset(settings.adapters))}" if settings.adapters else "there is none"
+        raise ValueError(
+            f"backend {spec.text[:200]!r}: no adapter is named {spec.adapter[:200]!r} (settings `adapters`, "
+            f"or --adapter NAME=FOLDER); {there}"
+        )
+    if spec.adapter is not None:
+        changes["adapters"] = {spec.adapter: settings.adapters[spec.adapter]}
+    return settings.model_copy(update=changes)
 
 
 def _check_url(text: str, url: str) -> None:

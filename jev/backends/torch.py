@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
 from jev.backends.base import fingerprint_of
@@ -33,9 +34,10 @@ class TorchBackend:
         settings: which model, and how attachments are read; None = from the environment.
         name: what reports call it.
         concurrency: how many calls of `decide` callers should have in flight.
+        adapter: one of the engine's, which answers requests whose model names none; None = none.
 
     Raises:
-        CheckpointError: the checkpoint cannot be used.
+        CheckpointError: the checkpoint or an adapter cannot be used.
         SettingsError: the environment has a setting that cannot be used.
     """
 
@@ -46,12 +48,14 @@ class TorchBackend:
         *,
         name: str = "torch",
         concurrency: int = CONCURRENCY,
+        adapter: str | None = None,
     ) -> None:
         settings = settings or Settings.load()
         self.engine = engine or load_engine(settings)
         self.name = name
-        self.model = self.engine.name
-        self.fingerprint = fingerprint_of(self.engine.fingerprint, settings)
+        self.model = self.engine.name if adapter is None else f"{self.engine.name}+{adapter}"
+        self.fingerprint = fingerprint_of(self.engine.fingerprint, settings, self.engine.adapters, adapter)
+        self._prepare = partial(self.engine.prepare, adapter=adapter)
         self.concurrency = concurrency
         self._material = MaterialReader(settings, has_vision=self.engine.has_vision)
         self._scheduler = Scheduler(self.engine, max_requests=sys.maxsize, max_tokens=sys.maxsize)
@@ -64,7 +68,7 @@ class TorchBackend:
             raise ModelUnavailableError("The backend is closed")
         material = await self._material.of(request)
         loop = asyncio.get_running_loop()
-        plan = await loop.run_in_executor(self._workers, self.engine.prepare, request, material)
+        plan = await loop.run_in_executor(self._workers, self._prepare, request, material)
         response, _ = await self._scheduler.submit(plan)
         return response
 

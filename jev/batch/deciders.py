@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 from jev.backends.base import Backend
@@ -92,15 +93,19 @@ class EngineDecider:
         engine: a loaded engine that nothing else uses meanwhile.
         settings: how attachments are read.
         rows: rows of a group.
+        adapter: one of the engine's, which answers requests whose model names none; None = none.
     """
 
-    def __init__(self, engine: Engine, settings: Settings, *, rows: int = GROUP_ROWS) -> None:
+    def __init__(
+        self, engine: Engine, settings: Settings, *, rows: int = GROUP_ROWS, adapter: str | None = None
+    ) -> None:
         from jev.backends.material import MaterialReader  # noqa: PLC0415 - the extra, as the engine
 
-        self.model = engine.name
+        self.model = engine.name if adapter is None else f"{engine.name}+{adapter}"
         self.rows = rows
         self.groups = 2
         self._engine = engine
+        self._adapter = adapter
         self._material = MaterialReader(settings, has_vision=engine.has_vision)
         self._tokenising = ThreadPoolExecutor(PREPARE_THREADS, thread_name_prefix="jev-prepare")
         self._modelling = ThreadPoolExecutor(1, thread_name_prefix="jev-model")
@@ -127,7 +132,8 @@ class EngineDecider:
             material = await self._material.of(request)
             if material is not None:  # what was read is in it; the files need not stay in memory
                 request = request.model_copy(update={name: [] for name in ATTACHMENT_FIELDS})
-            return await self._on(self._tokenising, lambda: self._engine.prepare(request, material))
+            prepare = partial(self._engine.prepare, request, material, adapter=self._adapter)
+            return await self._on(self._tokenising, prepare)
         except JevError as error:
             return error
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jev.adapters import load_adapters
 from jev.backends import BackendSpec, open_backend
+from jev.backends import spec as specs
 from jev.backends.base import fingerprint_of
-from jev.backends.spec import DTYPES
 from jev.batch.deciders import BackendDecider, Decider, EngineDecider
 from jev.batch.job import Job
 from jev.batch.readers import JobError
@@ -32,13 +32,17 @@ def parsed_backend(job: Job) -> BackendSpec:
 
 
 def settings_for(spec: BackendSpec, settings: Settings) -> Settings:
-    """The settings with the checkpoint and precision of the spec, where it names them."""
-    changes: dict[str, Any] = {}
-    if spec.kind not in REMOTE and spec.target is not None:
-        changes["model"] = Path(spec.target).expanduser()
-    if spec.variant is not None:
-        changes["dtype"] = DTYPES[spec.variant]
-    return settings.model_copy(update=changes)
+    """The settings with what the spec says, if its model runs here.
+
+    Raises:
+        JobError: the spec names an adapter that the settings do not have.
+    """
+    if spec.kind in REMOTE:
+        return settings
+    try:
+        return specs.settings_for(spec, settings)
+    except ValueError as error:
+        raise JobError(str(error)) from None
 
 
 def identity(spec: BackendSpec, settings: Settings) -> str:
@@ -54,7 +58,9 @@ def identity(spec: BackendSpec, settings: Settings) -> str:
     from jev.model.weights.identity import weights_digest  # noqa: PLC0415
 
     settings = settings_for(spec, settings)
-    return f"{spec.kind} {fingerprint_of(weights_digest(settings.model or embedded.path()), settings)}"
+    weights = weights_digest(settings.model or embedded.path())
+    adapters = load_adapters(settings.adapters, settings.model) if spec.kind == "torch" else {}
+    return f"{spec.kind} {fingerprint_of(weights, settings, adapters, spec.adapter)}"
 
 
 def open_decider(
@@ -82,7 +88,7 @@ def open_decider(
         from jev.loading import load_engine  # noqa: PLC0415 - it loads torch
 
         settings = settings_for(spec, settings)
-        return EngineDecider(load_engine(settings), settings, rows=job.group_rows)
+        return EngineDecider(load_engine(settings), settings, rows=job.group_rows, adapter=spec.adapter)
     retry = RetryPolicy(max_retries=job.retries, max_backoff=30.0, budget=300.0)
     options: dict[str, Any] = {}
     if spec.kind == "systemone":

@@ -22,7 +22,8 @@ class Identity:
 
     Attributes:
         model: its name; for people, two names of the same weights are the same model.
-        weights: digest of its config and tensors (`jev.model.weights.identity`).
+        weights: digest of its config and tensors (`jev.model.weights.identity`), and of its adapter if it
+            has one.
         prompt: digest of the prompts that it is asked with (`prompt_digest`).
         precision: as the setting `dtype`; "" if not known. Another one is worth a warning.
     """
@@ -31,6 +32,11 @@ class Identity:
     weights: str
     prompt: str
     precision: str = ""
+
+    def adapted(self, name: str, digest: str) -> Identity:
+        """The same model with an adapter: to calibrations it is another one."""
+        weights = hashlib.sha256(f"{self.weights}+{digest}".encode()).hexdigest()
+        return dataclasses.replace(self, model=f"{self.model}+{name}", weights=weights)
 
 
 _QUESTIONS: dict[str, Question] = {

@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypedDict
 import typer
 
 from jev._attachments import LoadedFile
+from jev._body import DEFAULT_MODEL
 from jev._draft import Draft
 from jev.cli.attach import check_attachments, coverage_lines, load_attachments
 from jev.cli.body import build_body
@@ -21,6 +22,7 @@ from jev.cli.options import (
     MODEL_PANEL,
     REQUEST,
     SERVER_PANEL,
+    Adapters,
     ApiKey,
     Config,
     Device,
@@ -167,6 +169,7 @@ def command(
             rich_help_panel=MODEL_PANEL,
         ),
     ] = None,
+    adapter: Adapters = None,
     config: Config = None,
     device: Device = None,
     dtype: DType = None,
@@ -223,6 +226,7 @@ def command(
             "device": device,
             "dtype": dtype,
             "threads": threads,
+            "adapters": adapter or None,
             "speech_model": speech_model,
             "ocr": None if ocr is None else "on" if ocr else "off",
         }
@@ -232,11 +236,27 @@ def command(
             asked: _Server = {"url": server, "api_key": api_key, "timeout": timeout}
             decision, timing = _ask_server(body, files, asked)
         else:
+            _choose_adapter(body, adapter or [])
             decision, timing = _ask_here(body, files, load_settings(**here))
         if as_json:
             typer.echo(wire_json(decision))
             return
         _show(decision, body["questions"], timing)
+
+
+def _choose_adapter(body: dict[str, Any], adapters: list[str]) -> None:
+    """Ask the one adapter that was typed, where the request names no model.
+
+    Raises:
+        UsageError: there are several, so that nobody knows which is meant.
+    """
+    if not adapters or "model" in body:
+        return
+    # One name for two folders is refused where they are read.
+    names = list(dict.fromkeys(f"{DEFAULT_MODEL}+{one.partition('=')[0]}" for one in adapters))
+    if len(names) > 1:
+        raise UsageError(f"which adapter shall answer? --model is one of {', '.join(names)}")
+    body["model"] = names[0]
 
 
 def wire_json(decision: Decision) -> bytes:
@@ -284,7 +304,9 @@ def _ask_here(
         try:
             decision = _decide(local, body, files)
         except NotFoundError as error:
-            raise UsageError(f"model: {error.message}; --model-path loads another checkpoint") from None
+            raise UsageError(
+                f"model: {error.message}; --model-path loads another checkpoint, --adapter an adapter"
+            ) from None
         except (ArithmeticError, RuntimeError, MemoryError) as error:
             raise FailureError(f"the model failed: {error or type(error).__name__}") from error
         finished = time.perf_counter()

@@ -15,7 +15,7 @@ from jev.cli import labelled
 from jev.cli.console import Screen, one_line
 from jev.cli.errors import UsageError, one_line_errors
 from jev.cli.labelled import Work
-from jev.cli.options import JSON, Samples, Seed, flag
+from jev.cli.options import JSON, Adapters, Samples, Seed, flag
 
 if TYPE_CHECKING:
     from jev.calibration.build import Skipped
@@ -52,6 +52,7 @@ def command(
         str | None, typer.Option(metavar="NAME", help="Name inside the file; by default that of --out.")
     ] = None,
     backend: labelled.BackendText = "torch",
+    adapter: Adapters = None,
     config: labelled.Config = None,
     cache: labelled.Cache = None,
     bias: Annotated[bool, flag("--bias", "Fit a bias for every label too.", FIT)] = False,
@@ -93,6 +94,7 @@ def command(
             backend,
             config,
             cache,
+            adapter,
             layout=layout,
             instructions=instructions,
             samples=samples,

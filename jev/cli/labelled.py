@@ -32,7 +32,10 @@ QuestionFile: TypeAlias = Annotated[
     Path | None, typer.Option(metavar="JSON", help="Questions for rows without their own, by id.")
 ]
 BackendText: TypeAlias = Annotated[
-    str, typer.Option("--backend", metavar="SPEC", help="Who answers, such as torch or torch:bf16=DIR.")
+    str,
+    typer.Option(
+        "--backend", metavar="SPEC", help="Who answers, such as torch, torch+ADAPTER or torch:bf16=DIR."
+    ),
 ]
 Config: TypeAlias = Annotated[str | None, typer.Option(metavar="TOML", help="Settings file.")]
 Cache: TypeAlias = Annotated[
@@ -78,6 +81,7 @@ class Work:
         backend: str,
         config: str | None,
         cache: Path | None,
+        adapters: list[str] | None = None,
         **options: Any,
     ) -> Work:
         """Read everything that the command names; options that are None are not given.
@@ -96,7 +100,7 @@ class Work:
         asked = None if questions is None else read_questions(questions)
         rows = useful(read_rows(data, asked))
         request_of(rows[0], given)  # bad options are found before a model is loaded
-        return cls(rows, backend, Settings.load(config), given, cache)
+        return cls(rows, backend, Settings.load(config, adapters=adapters or None), given, cache)
 
     def check_enough(self, least: int) -> None:
         """Refuse what cannot be enough for any question, before a model is loaded.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from jev.adapters import load_adapters
 from jev.cli.errors import FailureError, UsageError
 from jev.loading import load_engine
 from jev.model import embedded
@@ -45,6 +46,15 @@ DType: TypeAlias = Annotated[
 ]
 Threads: TypeAlias = Annotated[
     int | None, typer.Option(metavar="N", help="Torch threads.", rich_help_panel=MODEL_PANEL)
+]
+Adapters: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--adapter",
+        metavar="NAME=FOLDER",
+        help="An adapter that a model name may end in, as in jev-latest+NAME; repeatable.",
+        rich_help_panel=MODEL_PANEL,
+    ),
 ]
 Url: TypeAlias = Annotated[
     str | None,
@@ -116,7 +126,7 @@ def check_loadable(settings: Settings) -> None:
     """Find what is wrong with the model's folder or the device before anything large is loaded.
 
     Raises:
-        CheckpointError: it does not exist or has no usable config.
+        CheckpointError: it does not exist or has no usable config, or an adapter does not fit it.
         SettingsError: the device cannot be used.
     """
     folder = model_folder(settings)
@@ -124,6 +134,7 @@ def check_loadable(settings: Settings) -> None:
         raise CheckpointError(f"{folder} does not exist")
     if folder.is_dir():
         ModelConfig.from_folder(folder)
+        load_adapters(settings.adapters, folder)  # cheap beside the model
     if settings.device != "cpu":
         import torch  # noqa: PLC0415 - seconds, and the CPU is always there
 

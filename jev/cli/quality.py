@@ -14,7 +14,7 @@ import typer
 
 from jev.cli.console import Screen, one_line, spinner
 from jev.cli.errors import FailureError, UsageError, one_line_errors
-from jev.cli.options import JSON, MODEL_PANEL, REQUEST, Config, Samples, Seed, flag, load_settings
+from jev.cli.options import JSON, MODEL_PANEL, REQUEST, Adapters, Config, Samples, Seed, flag, load_settings
 from jev.quality.data import LabelledRow, read_questions, read_rows
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ Ask one or more backends about labelled rows and report how well they decide.
 jev quality run --data set.jsonl
 jev quality run --data set.jsonl --backend torch:fp32 --backend torch:int8 --html report.html
 jev quality run --data set.jsonl --questions questions.json --backend systemone=http://127.0.0.1:8000
+jev quality run --data set.jsonl --adapter support=DIR --backend torch --backend torch+support
 jev quality run --data set.jsonl --fail-under accuracy=0.8 --fail-over ece=0.1
 
 A row is a JSON object with state, questions (or --questions for all rows), answers and perhaps attachments.
@@ -150,6 +151,7 @@ def run(
         ),
     ] = None,
     backend: Backends = None,
+    adapter: Adapters = None,
     config: Config = None,
     concurrency: Concurrency = None,
     limit: Limit = None,
@@ -173,7 +175,7 @@ def run(
             source=data,
             rows=read_rows(Path(data), asked, limit=limit),
             backends=backend or ["torch"],
-            settings=load_settings(None, config),
+            settings=load_settings(None, config, adapters=adapter or None),
             options=_options(
                 seed=seed, samples=samples, permutations=permutations, layout=layout, calibration=calibration
             ),
@@ -190,6 +192,7 @@ def run(
 @app.command("smoke", help=SMOKE_HELP)
 def smoke(
     backend: Backends = None,
+    adapter: Adapters = None,
     config: Config = None,
     concurrency: Concurrency = None,
     limit: Limit = None,
@@ -214,7 +217,7 @@ def smoke(
             source=NAME,
             rows=read_smoke(limit),
             backends=backend or ["torch"],
-            settings=load_settings(None, config),
+            settings=load_settings(None, config, adapters=adapter or None),
             options=_options(
                 seed=seed, samples=samples, permutations=permutations, layout=layout, calibration=calibration
             ),

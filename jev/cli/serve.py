@@ -8,7 +8,17 @@ import typer
 
 from jev.calibration.file import load_calibrations
 from jev.cli.errors import one_line_errors
-from jev.cli.options import MODEL_PANEL, Config, Device, DType, Threads, check_loadable, flag, load_settings
+from jev.cli.options import (
+    MODEL_PANEL,
+    Adapters,
+    Config,
+    Device,
+    DType,
+    Threads,
+    check_loadable,
+    flag,
+    load_settings,
+)
 
 HELP = """
 Serve decisions over HTTP until Ctrl+C or SIGTERM.
@@ -46,6 +56,7 @@ def command(
     device: Device = None,
     dtype: DType = None,
     threads: Threads = None,
+    adapter: Adapters = None,
     calibration: Annotated[
         list[str] | None,
         typer.Option(
@@ -106,6 +117,7 @@ def command(
             device=device,
             dtype=dtype,
             threads=threads,
+            adapters=adapter or None,
             calibrations=calibration or None,
             max_context=max_context,
             cache_bytes=cache_bytes,

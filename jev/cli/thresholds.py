@@ -15,7 +15,7 @@ from jev.cli import labelled
 from jev.cli.console import Screen, one_line
 from jev.cli.errors import UsageError, one_line_errors
 from jev.cli.labelled import Work
-from jev.cli.options import JSON, Samples, Seed
+from jev.cli.options import JSON, Adapters, Samples, Seed
 
 if TYPE_CHECKING:
     from jev.calibration.file import Calibration
@@ -57,6 +57,7 @@ def command(
         float, typer.Option(metavar="SHARE", help="How sure the gate must be of its accuracy.")
     ] = 0.95,
     backend: labelled.BackendText = "torch",
+    adapter: Adapters = None,
     config: labelled.Config = None,
     cache: labelled.Cache = None,
     layout: labelled.LayoutOption = None,
@@ -80,6 +81,7 @@ def command(
             backend,
             config,
             cache,
+            adapter,
             layout=layout,
             instructions=instructions,
             samples=samples,

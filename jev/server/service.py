@@ -159,6 +159,7 @@ class Service:
             self.settings.max_pending_requests,
             self.settings.max_pending_tokens,
             self.settings.max_wait_s,
+            self.settings.step_rows,
         )
         self._serving = (engine, scheduler)
         self.ready.set()

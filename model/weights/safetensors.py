@@ -105,6 +105,18 @@ class TensorFiles:
             raise CheckpointError(f"tensor {name} has type {value.dtype}, expected floating point")
         return value.to(device=device, dtype=dtype)
 
+    def plain(self, name: str) -> Tensor:
+        """Load one tensor on the CPU in the type it is stored in; int8 groups are decoded.
+
+        Decoded values are bfloat16 where the file says that they were, and fp32 otherwise.
+        """
+        groups = self.int8_groups(name)
+        if groups is None:
+            return self._read(name, lambda f: f.get_tensor(name))
+        values, scale, rounded = groups
+        decoded = dequantize(values, scale)
+        return decoded.bfloat16() if rounded else decoded
+
     def int8_groups(self, name: str) -> tuple[Tensor, Tensor, bool] | None:
         """A tensor that is stored as int8 groups, as it is stored; None for any other.
 
@@ -207,6 +219,18 @@ def _check_shapes(files: TensorFiles, wanted: Mapping[str, str], shapes: Mapping
 
 def _and_more(names: list[str]) -> str:
     return f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+
+
+def write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Write tensors to a safetensors file.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    try:
+        save_file(dict(tensors), path, metadata={"format": "pt"})
+    except SafetensorError as error:  # which is what a full disk raises
+        raise OSError(f"{path} cannot be written: {error}") from None
 
 
 def save_checkpoint(tensors: Mapping[str, Tensor], path: Path, *, dtype: torch.dtype | None = None) -> None:

@@ -20,6 +20,8 @@ from jev.settings import Settings
         ("torch", "torch", None, None, {}),
         ("torch:bf16", "torch", "bf16", None, {}),
         ("torch:int8=/models/a=b,c", "torch", "int8", "/models/a=b,c", {}),
+        ("torch+a-1", "torch", None, None, {}),
+        ("torch:int8+a=/models/b+c", "torch", "int8", "/models/b+c", {}),
         ("unified=relative/folder", "unified", None, "relative/folder", {}),
         ("systemone=http://h:1/root", "systemone", None, "http://h:1/root", {}),
         (
@@ -34,6 +36,7 @@ from jev.settings import Settings
 def test_parts(text: str, kind: str, variant: str | None, target: str | None, extras: dict[str, str]) -> None:
     spec = BackendSpec.parse(text)
     assert (spec.kind, spec.variant, spec.target, spec.extras) == (kind, variant, target, extras)
+    assert spec.adapter == (text.partition("+")[2].partition("=")[0] or None)
 
 
 @pytest.mark.parametrize(
@@ -44,6 +47,8 @@ def test_parts(text: str, kind: str, variant: str | None, target: str | None, ex
         ("torch:fp8", "torch has no variant 'fp8'"),
         ("torch:", "torch has no variant ''"),
         ("torch=", "nothing follows the equals sign"),
+        ("torch+", "no adapter follows the plus sign"),
+        ("unified+a", "unified takes no adapter"),
         ("unified:int8", "unified has no variants"),
         ("vllm", "vllm needs the address of a server"),
         ("systemone=ftp://host", "must look like http://host:port"),
@@ -57,7 +62,7 @@ def test_refusals(text: str, wrong: str) -> None:
     with pytest.raises(ValueError) as error:
         open_backend(text)
     assert wrong in str(error.value)
-    assert "torch[:fp32|bf16|fp16|int8|int4][=CHECKPOINT]" in str(error.value)
+    assert "torch[:fp32|bf16|fp16|int8|int4][+ADAPTER][=CHECKPOINT]" in str(error.value)
     assert "\n" not in str(error.value)
 
 
