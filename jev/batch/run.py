@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from jev.batch.deciders import Decider
 from jev.batch.inputs import Input, open_input
@@ -133,6 +133,7 @@ class OpenJob:
                 self.ledger,
                 self.job.review_below,
                 self.records,
+                self.asked,
                 self.job.folder / SCRATCH,
             )
         failures = self.ledger.outcomes(failed=True)
@@ -146,6 +147,20 @@ class OpenJob:
     def records(self, skip: int = 0) -> Iterator[Record]:
         """The rows as they stand in the input."""
         return islice(self.input.records(skip), self.total - skip)
+
+    def asked(self, record: Any) -> dict[str, Any]:
+        """The state, attachments and questions of a record's row; nothing of one that cannot be read."""
+        row = self.input.row(record)
+        if isinstance(row, RowError):
+            return {}
+        own = self.template.questions if row.questions is None else row.questions
+        found: dict[str, Any] = {"state": row.state}
+        if row.attachments:
+            found["attachments"] = row.attachments
+        return {
+            **found,
+            "questions": {name: question.model_dump(mode="json") for name, question in own.items()},
+        }
 
     def close(self) -> None:
         """Let go of the ledger."""

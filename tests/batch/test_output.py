@@ -161,7 +161,10 @@ def test_the_review_queue_begins_with_the_least_certain(tmp_path: Path, ledger: 
     def inputs(skip: int) -> Iterator[Record]:
         return (one for one in records(skip) if one[0] <= 6)
 
-    assert write_review(target, ledger, 0.8, inputs, tmp_path / "scratch") == 3
+    def asked(record: object) -> dict[str, object]:
+        return {} if isinstance(record, RowError) else {"questions": {"angry": {}}}
+
+    assert write_review(target, ledger, 0.8, inputs, asked, tmp_path / "scratch") == 3
     found = [json.loads(line) for line in target.read_text().splitlines()]
     assert [(line["row"], line["certainty"], line["question"]) for line in found] == [
         (3, 0.55, "angry"),
@@ -169,7 +172,8 @@ def test_the_review_queue_begins_with_the_least_certain(tmp_path: Path, ledger: 
         (5, 0.75, "angry"),
     ]
     assert "input" not in found[0]  # that row could not be read
-    assert found[1]["input"] == {"state": "s2"}
+    assert "questions" not in found[0]
+    assert (found[1]["input"], found[1]["questions"]) == ({"state": "s2"}, {"angry": {}})
     assert found[1]["answers"]["team"]["choice"] == "tech"
     assert not (tmp_path / "scratch").exists()
 

@@ -1,0 +1,216 @@
+"""Proves that a decision is on disk once it is made, once, and survives kills, undo and other runs."""
+
+from __future__ import annotations
+
+import json
+import resource
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from queue_lines import CHOICE, NOUL, QUESTIONS, items, labels, line, write
+
+from jev.review import ReviewError, Session, Store
+from jev.review.store import label_of, skipped_file
+from jev.schemas import index_of
+
+LINES = [line(number) for number in range(1, 5)]
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("scratch")
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_every_label_is_read_back_as_what_was_chosen(tmp_path: Path) -> None:
+    for item in items(tmp_path, [line(1)], all_questions=True):
+        count = 2 if item.name == "is" else 3
+        assert [index_of(item.question, label_of(item.question, index)) for index in range(count)] == [
+            *range(count)
+        ]
+
+
+STEPS = st.lists(
+    st.sampled_from(["0", "1", "accept", "later", "unsure", "undo", "reopen", "other"]), max_size=25
+)
+
+
+@given(steps=STEPS)
+@settings(max_examples=60)
+def test_files_say_what_was_decided_whatever_the_order(scratch: Path, steps: list[str]) -> None:
+    folder = scratch / "case"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    out = folder / "out.jsonl"
+    every = items(folder, LINES, all_questions=True)
+    wanted: dict[tuple[str, str], int | None] = {}  # None = unsure
+    made: list[tuple[str, str] | None] = []
+    store = Store(out)
+    session = Session(every, store)
+    for step in steps:
+        item = session.current
+        if step == "undo":
+            assert session.undo() == bool(made)
+            if made and (key := made.pop()) is not None:
+                del wanted[key]
+        elif step in ("reopen", "other"):
+            store.close()
+            store = Store(out)
+            made = []
+            session = Session(every if step == "reopen" else every[::-1], store)
+        elif item is not None:
+            key = (item.row.id or "", item.name)
+            made.append(None if step == "later" else key)
+            if step == "later":
+                session.later()
+            elif step == "unsure":
+                session.unsure()
+                wanted[key] = None
+            else:
+                index = item.proposed if step == "accept" else int(step)
+                assert index is not None
+                session.answer(index)
+                wanted[key] = index
+        options = {"is": ("yes", "no"), "which": ("a", "b", "c"), "how": ("0", "1", "2")}
+        told = {key: options[key[1]][index] for key, index in wanted.items() if index is not None}
+        assert labels(out) == told
+        left = len(every) - len(wanted)
+        assert session.summary.left == left
+        assert sum(not store.decided(one) for one in every) == left
+    store.close()
+    found = skipped_file(out)
+    rows = [json.loads(text) for text in found.read_text().splitlines()] if found.exists() else []
+    unsure = {(row["id"], name) for row in rows for name in row["metadata"]["skipped"]}
+    assert unsure == {key for key, index in wanted.items() if index is None}
+    assert names(folder) <= {"queue.jsonl", "out.jsonl", "out.skipped.jsonl"}
+
+
+def test_a_line_that_a_kill_has_torn_is_asked_again_and_the_others_stand(tmp_path: Path) -> None:
+    every, out = items(tmp_path, LINES), tmp_path / "out.jsonl"
+    with Store(out) as store:
+        for item in every[:3]:
+            store.answer(item, 0)
+    whole = out.read_bytes()
+    second = whole.rindex(b"\n", 0, -1) + 1
+    for cut in (*range(second, len(whole), 17), len(whole) - 2, len(whole) - 1):
+        out.write_bytes(whole[:cut])
+        with Store(out) as store:
+            decided = [store.decided(item) for item in every]
+            torn = second < cut < len(whole) - 1  # without its line end the last line is whole
+            assert decided == [True, True, cut == len(whole) - 1, False], cut
+            assert store.torn == ([out] if torn else [])
+            if not decided[2]:
+                store.answer(every[2], 0)
+        assert out.read_bytes() == whole
+
+
+def test_a_question_whose_wording_has_changed_is_asked_again(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    first = items(tmp_path, [line(1)], all_questions=True)
+    other = {**QUESTIONS, "which": {**CHOICE, "instructions": "Which one?"}}
+    second = items(tmp_path, [line(1, questions=other)], all_questions=True)
+    with Store(out) as store:
+        for item in first:
+            store.answer(item, 0)
+        assert [store.decided(item) for item in second] == [True, False, True]
+        store.answer(second[1], 2)
+        assert [store.decided(item) for item in first] == [True, False, True]
+        assert labels(out) == {("r1", "is"): "yes", ("r1", "which"): "c", ("r1", "how"): "0"}
+        store.undo()
+        assert labels(out)["r1", "which"] == "a"
+
+
+def test_rows_of_others_in_the_file_stay_as_they_are(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    theirs = {"id": "x", "state": "theirs", "questions": {"q": NOUL}, "answers": {"q": "yes"}, "more": [1]}
+    twice = {**theirs, "questions": {"p": NOUL}, "answers": {"p": False}}
+    write(out, [theirs, b"", twice])
+    with Store(out) as store:
+        (item,) = items(tmp_path, [line(1)])
+        store.answer(item, 0)
+        store.undo()
+    (row,) = (json.loads(text) for text in out.read_text().splitlines())
+    assert row == {**theirs, "questions": {"q": NOUL, "p": NOUL}, "answers": {"q": "yes", "p": False}}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (b"{", "row 1: JSON decode error"),
+        (b'{"state": 3}', "row 1: state: Input should be a string"),
+        (b'{"state": "x", "answers": {"q": true}}', "row 1: answers.q: the row does not bring this question"),
+        (b"[]", "row 1: "),
+    ],
+)
+def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path: Path, text: bytes, reason: str) -> None:
+    out = tmp_path / "out.jsonl"
+    out.write_bytes(text + b"\n")
+    with pytest.raises(ReviewError, match=reason):
+        Store(out)
+    assert out.read_bytes() == text + b"\n"
+
+
+def test_two_at_once_are_refused(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    with Store(out), pytest.raises(ReviewError, match=r"out\.jsonl: another jev review is writing to it"):
+        Store(out)
+    Store(out).close()
+    assert names(tmp_path) == set()
+
+
+def test_a_link_stays_one_and_locks_what_it_leads_to(tmp_path: Path) -> None:
+    (tmp_path / "link.jsonl").symlink_to("out.jsonl")
+    every = items(tmp_path, LINES, all_questions=True)
+    with Store(tmp_path / "link.jsonl") as store:
+        with pytest.raises(ReviewError, match="another jev review"):
+            Store(tmp_path / "out.jsonl")
+        store.answer(every[0], 0)
+        store.answer(every[1], 0)
+    assert (tmp_path / "link.jsonl").is_symlink()
+    assert labels(tmp_path / "out.jsonl") == {("r1", "is"): "yes", ("r1", "which"): "a"}
+
+
+@pytest.mark.parametrize("name", ["out.txt", "no/out.jsonl", "folder.jsonl"])
+def test_what_cannot_be_written_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder.jsonl").mkdir()
+    with pytest.raises(ReviewError, match="--out "):
+        Store(tmp_path / name)
+
+
+def test_what_a_full_disk_refuses_is_not_kept(tmp_path: Path) -> None:
+    every, out = items(tmp_path, LINES, all_questions=True), tmp_path / "out.jsonl"
+    session = Session(every, store := Store(out))
+    for _ in range(3):
+        session.answer(0)
+    before = out.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 10, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):  # a row that is new
+            session.answer(0)
+        assert out.read_bytes() == before
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    session.answer(0)
+    before = out.read_bytes()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) - 10, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):  # a row that is there
+            session.answer(0)
+        assert out.read_bytes() == before
+        assert names(tmp_path) == {".out.jsonl.lock", "out.jsonl", "queue.jsonl"}
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert session.summary.reviewed == 4
+    session.answer(1)
+    assert labels(out)["r2", "which"] == "b"
+    store.close()
