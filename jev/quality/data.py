@@ -7,6 +7,7 @@ import gzip
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
@@ -29,6 +30,14 @@ class _Asked(BaseModel):
 
 class DataError(JevError, ValueError):
     """A file of rows or questions that cannot be used; the message names the file and the rows."""
+
+
+@dataclass(frozen=True)
+class BadRow:
+    """A row that cannot be used: its line in the file, from 1, and why."""
+
+    number: int
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -100,21 +109,27 @@ def read_rows(
     Raises:
         DataError: naming the file and the first bad rows by their line numbers.
     """
-    rows: list[LabelledRow] = []
-    bad: list[str] = []
-    for number, line in _lines(path):
-        try:
-            rows.append(_labelled(number, line, questions, path.parent))
-        except DataError as error:
-            bad.append(f"row {number}: {error}")
-        if limit is not None and len(rows) + len(bad) >= limit:
-            break
+    found = list(islice(each_row(path, questions), limit))
+    bad = [f"row {one.number}: {one.reason}" for one in found if isinstance(one, BadRow)]
     if bad:
         more = f"; and {len(bad) - MAX_NAMED} more bad rows" if len(bad) > MAX_NAMED else ""
         raise DataError(f"{path}: {'; '.join(bad[:MAX_NAMED])}{more}")
-    if not rows:
+    if not found:
         raise DataError(f"{path} has no rows")
-    return rows
+    return [one for one in found if isinstance(one, LabelledRow)]
+
+
+def each_row(path: Path, questions: Mapping[str, Question] | None = None) -> Iterator[LabelledRow | BadRow]:
+    """Read a file as `read_rows` does, but give bad rows in their places.
+
+    Raises:
+        DataError: the file cannot be read, or a line is too long.
+    """
+    for number, line in _lines(path):
+        try:
+            yield _labelled(number, line, questions, path.parent)
+        except DataError as error:
+            yield BadRow(number, str(error))
 
 
 def read_questions(path: Path) -> dict[str, Question]:

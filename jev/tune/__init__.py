@@ -1,0 +1,1 @@
+"""Adapting a checkpoint to labelled decisions."""

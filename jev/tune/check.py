@@ -1,0 +1,147 @@
+"""Before anything is trained: rows read and checked, a teacher asked, memory estimated."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from jev.backends import open_backend
+from jev.engine import Engine
+from jev.quality.cache import ReplyCache
+from jev.quality.data import LabelledRow
+from jev.tune import data
+from jev.tune.data import Bad
+from jev.tune.estimate import memory
+from jev.tune.gather import Laid, lay_out, materials
+from jev.tune.group import Group
+from jev.tune.job import Checked, Doing, Job, Needs, Tell, Work
+from jev.tune.keep import STATE
+from jev.tune.place import Place
+from jev.tune.recipe import TuneError
+from jev.tune.teacher import Lesson, lessons, spec_of
+from jev.tune.trained import count, weight_bytes
+
+
+def check(job: Job, place: Place, engine: Engine, tell: Tell) -> tuple[Checked, Work]:
+    """Read all rows and find everything that is wrong with them; `tell` gets a `Checked`.
+
+    Raises:
+        TuneError: a row is bad and the job is strict, or none is left.
+        DataError: a file cannot be read.
+        ConnectionError, APIError: the teacher cannot be asked.
+    """
+    tell(Doing("reading the rows"))
+    found = data.read(job.data, job.questions, unanswered=job.teacher is not None, limit=job.limit)
+    bad, weightless, overlap = list(found.bad), found.weightless, 0
+    if isinstance(job.held_out, Path):
+        others = data.read(job.held_out, job.questions)
+        bad += others.bad
+        learned, overlap = data.without_states_of(found.good, others.good)
+        held_rows, held_file = others.good, others.file
+    else:
+        answered = [row for row in found.good if row.gold or row.row.soft]
+        _, held_rows = data.split(answered, job.held_out, job.recipe.seed)
+        learned, _ = data.without_states_of(found.good, held_rows)
+        held_file = found.file
+    if bad and job.strict and job.teacher is not None:  # a teacher may cost money
+        tell(Checked(len(learned), len(held_rows), tuple(bad), weightless, overlap, resumed=False))
+        raise TuneError(f"{_rows(len(bad))} bad, and --strict was given; nothing was asked or trained")
+    taught = _ask_teacher(job, place, learned, tell)
+    laid, worse = _lay_out(job, engine, learned, taught, found.file, tell)
+    held, worst = _lay_out(job, engine, held_rows, [Lesson({})] * len(held_rows), held_file, tell)
+    bad = sorted([*bad, *worse, *worst], key=lambda one: (one.file, one.row))
+    checked = Checked(
+        len(laid), len(held), tuple(bad), weightless, overlap, (place.training / STATE).exists()
+    )
+    tell(checked)
+    if bad and job.strict:
+        raise TuneError(f"{_rows(len(bad))} bad, and --strict was given; nothing was trained")
+    if not laid:
+        raise TuneError(f"{job.data}: no row is left to learn from")
+    return checked, Work(laid, held)
+
+
+def _lay_out(
+    job: Job,
+    engine: Engine,
+    rows: Sequence[LabelledRow],
+    taught: Sequence[Lesson],
+    file: str,
+    tell: Tell,
+) -> tuple[list[Laid], list[Bad]]:
+    done = 0
+
+    def tick() -> None:
+        nonlocal done
+        done += 1
+        if done % 100 == 0 or done == len(rows):
+            tell(Doing("reading attachments and prompts", done, len(rows)))
+
+    read = materials(rows, job.settings, has_vision=engine.has_vision, done=tick)
+    return lay_out(rows, read, taught, engine.context, job.recipe, file)
+
+
+def _ask_teacher(job: Job, place: Place, rows: Sequence[LabelledRow], tell: Tell) -> list[Lesson]:
+    if job.teacher is None:
+        return [Lesson({})] * len(rows)
+    spec = spec_of(job.teacher)
+    options = {} if job.teacher_key is None else {"api_key": job.teacher_key}
+    try:
+        backend = open_backend(spec, job.settings, **options)
+    except ValueError as error:
+        raise TuneError(f"--teacher: {error}") from None
+    place.training.mkdir(parents=True, exist_ok=True)
+    done = 0
+
+    def tick() -> None:
+        nonlocal done
+        done += 1
+        tell(Doing("asking the teacher", done, len(rows)))
+
+    async def ask() -> list[Lesson]:
+        try:
+            with ReplyCache(place.training / "teacher.jsonl") as cache:
+                return await lessons(rows, backend, options=job.options, cache=cache, done=tick)
+        finally:
+            await backend.aclose()
+
+    return asyncio.run(ask())
+
+
+def estimate(job: Job, engine: Engine, work: Work, group: Group, tell: Tell) -> None:
+    """Say what memory training will take; refuse what cannot fit.
+
+    Raises:
+        TuneError: naming both numbers.
+    """
+    trained = count(engine.model, job.recipe)
+    low = job.recipe.precision == "bfloat16" or job.settings.dtype in ("bfloat16", "float16")
+    needed = memory(
+        engine.model.config.text,
+        [one.size for one in work.learned],
+        weight_bytes=weight_bytes(engine.model),
+        trained=trained,
+        rows=job.recipe.rows,
+        batch=job.recipe.batch,
+        bytes_each=2 if low else 4,
+        shards=group.world if job.recipe.shard else 1,
+    )
+    free, here = job.free, 1
+    if engine.model.device.type == "cuda":
+        free = torch.cuda.mem_get_info(engine.model.device)[0]
+    else:
+        here = group.world  # they share the machine's memory
+    tell(Needs(needed, trained, free))
+    more = here * needed.total - needed.weights  # these weights are in memory already
+    if free is not None and more > free and not job.force:
+        raise TuneError(
+            f"training needs about {more / 2**30:.1f} GiB more, and {free / 2**30:.1f} GiB are free: fewer "
+            f"--rows take less (the largest forward has {needed.largest} of them); --force tries it anyway"
+        )
+
+
+def _rows(count: int) -> str:
+    return "1 row is" if count == 1 else f"{count} rows are"

@@ -1,0 +1,120 @@
+"""The folder of a run: whose it is, what it is of, and what of it is there already."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jev.quality.data import DataError
+from jev.tune.keep import write_json
+from jev.tune.recipe import TuneError
+
+RUN = "run.json"
+REPORT = "tune.json"
+
+
+class Place:
+    """`--out`: the result's folder, with the run's own files in `training` below it.
+
+    Args:
+        out: the folder.
+    """
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self.training = out / "training"
+
+    @property
+    def report(self) -> dict[str, Any] | None:
+        """What the finished run says of itself; None while it is not finished."""
+        path = self.out / REPORT
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+    def check(self, *, restart: bool = False) -> None:
+        """Refuse a folder that is somebody else's, before anything is loaded; with `restart` empty ours.
+
+        Raises:
+            TuneError: naming it.
+        """
+        if self.out.exists() and not self.out.is_dir():
+            raise TuneError(f"--out {self.out}: it is not a folder")
+        if not self.out.parent.is_dir():
+            raise TuneError(f"--out {self.out}: there is no folder {self.out.parent}")
+        # A teacher's answers may be there before a run began.
+        ours = self.out.is_dir() and (
+            (self.training / RUN).exists()
+            or {file.name for file in self.out.iterdir()} == {self.training.name}
+        )
+        if self.out.is_dir() and any(self.out.iterdir()) and not ours:
+            raise TuneError(f"--out {self.out}: it holds other files; give an empty or new folder")
+        if restart and ours:
+            shutil.rmtree(self.out)
+
+    def begin(self, facts: Mapping[str, Any]) -> None:
+        """Note what run this is, so that no other one goes on with it."""
+        self.training.mkdir(parents=True, exist_ok=True)
+        write_json(self.training / RUN, facts)
+
+    def compare(self, facts: Mapping[str, Any]) -> None:
+        """Refuse to go on with a run that is another one.
+
+        Args:
+            facts: what makes it this run: plain values by name, or such mappings.
+
+        Raises:
+            TuneError: naming what differs.
+        """
+        path = self.training / RUN
+        mine = json.loads(json.dumps(facts))
+        if not path.exists():
+            return
+        try:
+            there = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise TuneError(f"{path} cannot be read ({error}); --restart begins anew") from None
+        differs = list(_differences(there, mine))
+        if differs:
+            raise TuneError(
+                f"--out {self.out} is of another run: {'; '.join(differs)}. "
+                "Give another folder, or --restart to begin anew"
+            )
+
+    def done(self, report: Mapping[str, Any]) -> None:
+        """Write the report, and drop what only an unfinished run needs."""
+        write_json(self.out / REPORT, report)
+        for file in self.training.glob("*.pt*"):
+            file.unlink()
+
+
+def digest(*files: Path) -> str:
+    """SHA-256 in hex of what files hold.
+
+    Raises:
+        DataError: one cannot be read.
+    """
+    found = hashlib.sha256()
+    for file in files:
+        try:
+            with file.open("rb") as opened:
+                found.update(hashlib.file_digest(opened, "sha256").digest())
+        except OSError as error:
+            raise DataError(f"{file}: cannot be read ({error.strerror})") from None
+    return found.hexdigest()
+
+
+def _differences(there: Mapping[str, Any], mine: Mapping[str, Any], before: str = ""):
+    for name in dict.fromkeys((*there, *mine)):
+        old, new = there.get(name), mine.get(name)
+        if isinstance(old, dict) and isinstance(new, dict):
+            yield from _differences(old, new, before)
+        elif old != new:
+            yield f"{before}{name} was {_told(old)} and is {_told(new)}"
+
+
+def _told(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else f"{text[:59]}…"

@@ -1,0 +1,73 @@
+"""Proves that `jev tune` lists every bad row, says what it takes, and refuses in one line what cannot be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tune_cases import QUESTIONS, row, write
+from typer.testing import CliRunner, Result
+
+from jev.cli import app
+
+
+def tune(folder: Path, base: Path, *arguments: str) -> Result:
+    questions = folder / "questions.json"
+    questions.write_text(json.dumps({name: one.model_dump(mode="json") for name, one in QUESTIONS.items()}))
+    given = [
+        "--data",
+        folder / "rows.jsonl",
+        "--questions",
+        questions,
+        "--model",
+        base,
+        "--out",
+        folder / "out",
+    ]
+    return CliRunner().invoke(app, ["tune", *map(str, given), *arguments])
+
+
+def test_bad_rows_are_all_listed_and_strict_stops(tmp_path: Path, small: Path) -> None:
+    path = write(tmp_path / "rows.jsonl", [*map(row, range(8)), *[row(1, answers={"colour": "pink"})] * 9])
+    options = ("--steps", "1", "--batch", "2", "--held-out", "0.25")
+    strict = tune(tmp_path, small, *options, "--strict")
+    assert strict.exit_code == 2
+    assert strict.stderr.endswith("error: 9 rows are bad, and --strict was given; nothing was trained\n")
+    for number in range(9, 18):
+        assert f"bad: {path}: row {number}: answers.colour: 'pink' is none" in strict.stderr
+    assert not (tmp_path / "out").exists()
+    done = tune(tmp_path, small, *options, "--json")
+    assert done.exit_code == 0
+    assert "6 rows to learn from; 2 held out; 9 bad" in done.stderr
+    assert "numbers are trained; memory: about " in done.stderr
+    report = json.loads(done.stdout)
+    assert [one["row"] for one in report["data"]["bad"]] == list(range(9, 18))
+    again = tune(tmp_path, small, *options)
+    assert "before" in again.stdout
+    assert f"serve it with: jev serve --adapter tuned={tmp_path / 'out'}" in again.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--held-out", "none.jsonl"), "neither a share of the rows nor a file"),
+        (("--held-out", "1"), "a share is at least 0 and less than 1"),
+        (("--targets", "router"), "target 'router' is not one of q_proj"),
+        (("--full", "--alpha", "2"), "--targets and --alpha have no meaning"),
+        (("--name", "x"), "are for --full"),
+        (("--full", "--dtype", "int8"), "all weights can only be trained in float32"),
+        (("--lr", "0"), "lr: "),
+        (("--minutes", "-1"), "minutes: "),
+        (("--teacher", "nobody"), "--teacher: backend 'nobody': there is no kind"),
+        (("--model", "no-such-folder"), "no-such-folder does not exist"),
+        (("--data", "no-such-file"), "no-such-file: cannot be read"),
+    ],
+)
+def test_what_cannot_be_is_one_line(tmp_path: Path, small: Path, options: tuple[str, ...], told: str) -> None:
+    write(tmp_path / "rows.jsonl", map(row, range(4)))
+    found = tune(tmp_path, small, "--steps", "1", *options)
+    assert found.exit_code == 2
+    (line,) = found.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert told in line
