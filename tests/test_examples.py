@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import shutil
@@ -40,6 +41,7 @@ def server_environment(keyed_server: tuple[str, str]) -> dict[str, str]:
 def test_every_example_is_run_here() -> None:
     names = {file.name for file in EXAMPLES.iterdir() if file.is_file()}
     assert names == {"support_ticket.json", "decide_local.py", "decide_http.py", "curl.sh"}
+    assert {file.name for file in (EXAMPLES / "learn").glob("*.py")} == {"loop.py", "sets.py"}
 
 
 def test_support_ticket_has_no_field_that_nobody_knows() -> None:
@@ -104,3 +106,37 @@ def test_curl_shows_the_servers_error(keyed_server: tuple[str, str], tmp_path: P
     )
     assert done.returncode != 0
     assert json.loads(done.stdout)["detail"]["error_type"] == "authentication_error"
+
+
+@pytest.mark.slow
+def test_learn_loop(tmp_path: Path) -> None:
+    """From a batch to a served adapter; so short a tuning need not beat the model: the gate asks little."""
+    loop = EXAMPLES / "learn" / "loop.py"
+    few = ["--limit", "24", "--minutes", "0.2", "--processes", "1", "--measure", "24", "--floor", "0.2"]
+    output = run(sys.executable, loop, *few, "--folder", tmp_path, cwd=tmp_path)
+    assert "reviewed, " in output
+    report = json.loads((tmp_path / "tickets" / "tune.json").read_text())
+    assert report["training"]["steps"] >= 1
+    assert "jev-latest: " in output
+    assert "jev-latest+tickets: " in output
+
+
+@pytest.mark.slow
+def test_learn_sets(tmp_path: Path) -> None:
+    """Two labels that every word gives away, learned from a folder as the data sets lie in."""
+    data = tmp_path / "fruit"
+    data.mkdir()
+    for name, count in (("train", 24), ("test", 8)):
+        rows = [
+            {"id": f"{name}-{number}", "text": f"{word} {number}", "label": label}
+            for number in range(count // 2)
+            for word, label in (("carrot", "a_vegetable"), ("apple", "a_fruit"))
+        ]
+        with gzip.open(data / f"{name}.jsonl.gz", "wt", encoding="utf-8") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+    sets = EXAMPLES / "learn" / "sets.py"
+    more = ["--minutes", "0.2", "--processes", "1", "--folder", tmp_path / "out"]
+    output = run(sys.executable, sets, data, *more, cwd=tmp_path)
+    last = output.splitlines()[-1].split()
+    assert last[:2] == ["fruit", "2"]
+    assert float(last[4]) >= float(last[2])

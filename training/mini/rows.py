@@ -1,0 +1,141 @@
+"""Write the training rows of the embedded model: `python rows.py DATA OUT.jsonl --rows 60000 --seed 1`.
+
+DATA is a folder of labelled sets (NAME/train.jsonl.gz). Only sets whose licence allows shipping weights
+trained on them are read. Whole tasks are held out, so that transfer can be seen: none of their rows is used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import labelled
+import made
+import words
+from labelled import Asked
+
+Draw = Callable[[Random], tuple[Any, list[Asked]]]
+
+MOST_CHARACTERS = 1200
+"""Longest state."""
+
+
+def mixture(folder: Path) -> list[tuple[float, str, Draw]]:
+    """Weight, name and source of each part of the mixture."""
+
+    def single(name: str) -> list[tuple[str, str]]:
+        return [(row["text"], row["label"]) for row in labelled.read(folder, name)]
+
+    clinc, sgd = (
+        labelled.inverse(labelled.GROUPS["clinc150"]),
+        labelled.inverse(labelled.GROUPS["sgd_intents"]),
+    )
+    intents: dict[str, Callable[[str], str | None] | None] = {
+        "banking77": None,
+        "clinc150": clinc.get,
+        "hwu64": lambda label: labelled.GROUPS["hwu64"].get(label.split("_")[0], label.split("_")[0]),
+        "sgd_intents": sgd.get,
+        "bitext_support": None,
+    }
+    sets = {
+        name: labelled.LabelSet(single(name), words.INTENT, words.IS, group, pairs=True)
+        for name, group in intents.items()
+    }
+    emotions = single("goemotions")
+    feelings = labelled.Feelings(emotions)
+    moderation = [*single("hate_tdavidson")]
+    tools = labelled.Options(
+        labelled.read(folder, "bfcl_tool_choice"),
+        [
+            "Select the tool to use.",
+            "Which tool fits the request?",
+            "Which function should be called?",
+            "Pick the right tool.",
+        ],
+    )
+    endings = labelled.Options(
+        labelled.read(folder, "codah"),
+        [
+            "Select the right completion.",
+            "Which ending makes sense?",
+            "How does it go on?",
+            "Choose the most plausible ending.",
+        ],
+    )
+
+    def urgent(random: Random) -> tuple[Any, list[Asked]]:
+        one = sets[random.choice(["banking77", "bitext_support", "clinc150"])]
+        return made.urgency(random.choice(one.by_label[random.choice(one.labels)]), random)
+
+    return [
+        (12, "banking77", sets["banking77"].draw),
+        (14, "clinc150", sets["clinc150"].draw),
+        (9, "hwu64", sets["hwu64"].draw),
+        (7, "sgd_intents", sets["sgd_intents"].draw),
+        (7, "bitext_support", sets["bitext_support"].draw),
+        (8, "goemotions", labelled.LabelSet(emotions, words.EMOTION, words.IS_EMOTION).draw),
+        (9, "sentiment", feelings.draw),
+        (4, "opinions", made.opinion),
+        (4, "hate_tdavidson", labelled.LabelSet(moderation, words.MODERATION, words.IS).draw),
+        (2, "surge_toxicity", labelled.LabelSet(single("surge_toxicity"), words.MODERATION, words.IS).draw),
+        (3, "sms_spam", labelled.LabelSet(single("sms_spam"), words.MODERATION, words.IS).draw),
+        (3, "tools", tools.draw),
+        (1, "endings", endings.draw),
+        (1, "passages", labelled.Passages(labelled.read(folder, "boolq")).draw),
+        (5, "records", made.record),
+        (5, "kinds", made.kind),
+        (4, "topics", made.topic),
+        (2, "urgency", urgent),
+    ]
+
+
+def rows(folder: Path, count: int, seed: int) -> list[dict[str, Any]]:
+    """Rows in the shape that `jev tune` reads."""
+    random = Random(seed)
+    parts = mixture(folder)
+    weights = [weight for weight, _, _ in parts]
+    made_rows: list[dict[str, Any]] = []
+    while len(made_rows) < count:
+        _, name, draw = random.choices(parts, weights)[0]
+        state, asked = draw(random)
+        if random.random() < 0.04:
+            state = made.longer(state, random)
+        if (
+            isinstance(state, str)
+            and random.random() < 0.06
+            and (more := made.contains(state, random)) is not None
+        ):
+            asked = [*asked, more]
+        if not asked or len(json.dumps(state)) > MOST_CHARACTERS:
+            continue
+        ids = [f"q{number}" for number in range(1, len(asked) + 1)]
+        made_rows.append(
+            {
+                "id": f"{name}-{len(made_rows)}",
+                "state": state,
+                "questions": {key: question for key, (question, _) in zip(ids, asked, strict=True)},
+                "answers": {key: answer for key, (_, answer) in zip(ids, asked, strict=True)},
+            }
+        )
+    return made_rows
+
+
+def main() -> None:
+    """Write the file."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--rows", type=int, default=60_000)
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    with given.out.open("w", encoding="utf-8") as file:
+        for row in rows(given.data, given.rows, given.seed):
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()
