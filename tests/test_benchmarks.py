@@ -84,6 +84,22 @@ def test_read(tmp_path: Path):
 
 
 @pytest.mark.slow
+def test_generate(tmp_path: Path):
+    out = tmp_path / "out.json"
+    small = ("--vocab", "500", "--canvas", "20", "--hidden", "64", "--layers", "2")
+    printed = run("generate.py", "--rounds", "2", "--prompt", "10", *small, "--json", out)
+    embedded_, random = json.loads(out.read_text())["models"]
+    assert (embedded_["canvas"], random["canvas"], random["vocab"]) == (64, 20, 500)
+    for one in (embedded_, random):
+        assert one["first"]["median"] > 0
+        assert 0.3 < one["step_to_forward"]["median"] < 10
+    assert [line.split()[1] for line in printed.splitlines() if line.startswith("│ ")] == [
+        embedded.NAME,
+        "random",
+    ]
+
+
+@pytest.mark.slow
 def test_memory():
     printed = run("memory.py", "--requests", "4", "--every", "2", "--baseline", "2", "--longest", "40")
     rows = [line.split("│") for line in printed.splitlines() if line.startswith("│ ")]
@@ -118,6 +134,25 @@ def test_extract_names_a_kind_that_there_is_not(
     with pytest.raises(SystemExit, match="2"):
         importlib.import_module("extract").arguments(["--kinds", "csv,doc"])
     assert "there is no kind 'doc'; choose from text," in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_tune(tmp_path: Path, tiny: Path):
+    out = tmp_path / "out.json"
+    small = ("--rounds", "1", "--batch", "2", "--tokens", "20", "--questions", "2")
+    printed = run("tune.py", "--model", tiny, *small, "--json", out)
+    steps = {one["name"]: one for one in json.loads(out.read_text())["steps"]}
+    assert {name: one["work_in_forwards"] for name, one in steps.items()} == {
+        "all weights": 3,
+        "an adapter of rank 16": 2,
+    }
+    for one in steps.values():
+        rate = one["step_gflops"]["median"] / one["forward_gflops"]["median"]
+        assert one["share"]["median"] == pytest.approx(rate)
+        ratio = one["step_ms"]["median"] / one["forward_ms"]["median"]
+        assert rate == pytest.approx(one["work_in_forwards"] / ratio)
+        assert ratio > 1
+    assert "at least 70%" in printed
 
 
 def test_agreement_counts_what_differs(monkeypatch: pytest.MonkeyPatch):

@@ -10,7 +10,20 @@ from typing import Annotated
 
 import typer
 
-from jev.cli import ask, batch, calibrate, doctor, models, quality, serve, thresholds
+from jev.cli import (
+    adapter,
+    ask,
+    batch,
+    calibrate,
+    doctor,
+    generate,
+    models,
+    quality,
+    review,
+    serve,
+    thresholds,
+    tune,
+)
 
 __all__ = ["app"]
 
@@ -23,13 +36,17 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("ask", help=ask.HELP)(ask.command)
+app.command("generate", help=generate.HELP)(generate.command)
 app.command("serve", help=serve.HELP)(serve.command)
 app.command("models", help=models.HELP)(models.command)
 app.command("doctor", help=doctor.HELP)(doctor.command)
 app.command("calibrate", help=calibrate.HELP)(calibrate.command)
 app.command("thresholds", help=thresholds.HELP)(thresholds.command)
+app.command("tune", help=tune.HELP)(tune.command)
 app.add_typer(quality.app)
+app.add_typer(adapter.app)
 app.add_typer(batch.app, name="batch", help="Decide the rows of a file, with a ledger that survives kills.")
+app.command("review", help=review.HELP)(review.command)
 
 
 def _show_version(value: bool) -> None:

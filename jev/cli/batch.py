@@ -17,6 +17,7 @@ from jev.cli.options import (
     MODEL_PANEL,
     REQUEST,
     SERVER_PANEL,
+    Adapters,
     ApiKey,
     Config,
     Device,
@@ -148,6 +149,7 @@ def run(
     model_path: Annotated[
         str | None, _option("DIR", "Checkpoint to load; by default the embedded model.", MODEL_PANEL)
     ] = None,
+    adapter: Adapters = None,
     config: Config = None,
     device: Device = None,
     dtype: DType = None,
@@ -164,7 +166,14 @@ def run(
         asked = parse_questions(noul or (), choice or (), score or ())
         if asked and questions is not None:
             raise UsageError("--questions and --noul, --choice or --score: give one or the other")
-        here = {"model": model_path, "config": config, "device": device, "dtype": dtype, "threads": threads}
+        here = {
+            "model": model_path,
+            "config": config,
+            "device": device,
+            "dtype": dtype,
+            "threads": threads,
+            "adapters": adapter or None,
+        }
         typed = any(value is not None for value in here.values())
         server = server_url(context, url, here=typed or backend is not None)
         given: dict[str, Any] = {

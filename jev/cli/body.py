@@ -91,6 +91,20 @@ def _state_text(
     return text.removesuffix("\n").removesuffix("\r")
 
 
+def read_text() -> str:
+    """The text that is piped in.
+
+    Raises:
+        UsageError: nothing is piped in, or it is not UTF-8.
+    """
+    if sys.stdin is None or sys.stdin.isatty():
+        raise UsageError("no prompt: give it with --prompt or a pipe")
+    try:
+        return _read(STDIN).decode()
+    except UnicodeDecodeError:
+        raise UsageError("standard input: it is not UTF-8 text") from None
+
+
 def _read(file: str) -> bytes:
     if file == STDIN:
         return sys.stdin.buffer.read()
