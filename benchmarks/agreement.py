@@ -24,6 +24,7 @@ from common import (
     console,
     machine,
     machine_line,
+    parser_of,
     progress,
     say,
     table,
@@ -249,9 +250,7 @@ def show(out: Console, comparison: Comparison) -> None:
 
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder of labelled sets")
     parser.add_argument("--reference", type=Path, required=True, help="original checkpoint folder")
     parser.add_argument("--sets", default=SETS, help=f"names, comma separated (default {SETS})")

@@ -17,7 +17,17 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from common import Quartiles, ServerProcess, console, machine, machine_line, progress, table, verdict
+from common import (
+    Quartiles,
+    ServerProcess,
+    console,
+    machine,
+    machine_line,
+    parser_of,
+    progress,
+    table,
+    verdict,
+)
 from texts import questions, state
 
 from jev import Jev
@@ -82,9 +92,7 @@ def run_server(client: Jev, states: Sequence[str], asked: int, samples: int | No
 
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--rows", type=int, default=128, help="rows a round (default 128)")
     parser.add_argument("--words", type=int, default=40, help="tokens of a state (default 40)")
     parser.add_argument("--questions", type=int, default=1, help="questions a row (default 1)")

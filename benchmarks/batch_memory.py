@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psutil
-from common import console, machine, machine_line, progress, table, verdict
+from common import console, machine, machine_line, parser_of, progress, table, verdict
 
 from jev.batch.ledger import read_totals
 from jev.batch.readers import JobError
@@ -82,9 +82,7 @@ def thinned(samples: Sequence[Sample], count: int = 12) -> list[Sample]:
 
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--rows", type=int, default=200_000, help="rows (default 200000)")
     parser.add_argument(
         "--distinct", type=int, default=50_000, help="different states among them (default 50000)"

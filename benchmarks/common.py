@@ -121,6 +121,13 @@ class Quartiles:
         return f"{self.median:.{digits}f} ({self.low:.{digits}f} to {self.high:.{digits}f})"
 
 
+def parser_of(doc: str | None) -> argparse.ArgumentParser:
+    """A parser that shows a script's docstring as it stands and takes no shortened options."""
+    return argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+
+
 def add_json_option(parser: argparse.ArgumentParser) -> None:
     """Add `--json [OUT]`; see `say`."""
     parser.add_argument(

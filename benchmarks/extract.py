@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from common import Quartiles, add_json_option, console, machine, machine_line, progress, say, table
+from common import Quartiles, add_json_option, console, machine, machine_line, parser_of, progress, say, table
 from files import KINDS, MODEL, SPEECH, File, folder_of, make, missing
 from rich.console import Console
 from texts import questions
@@ -189,9 +189,7 @@ def report(measured: Sequence[Measured]) -> list[dict[str, Any]]:
 
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--kinds", default=",".join(KINDS), help="which of " + ", ".join(KINDS))
     parser.add_argument("--rounds", type=int, default=3, help="calls of each variant (default 3)")
     parser.add_argument("--pages", type=int, default=16, help="pages of a document (default 16)")

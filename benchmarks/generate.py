@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common import add_json_option, console, machine, machine_line, say, table, verdict
+from common import add_json_option, console, machine, machine_line, parser_of, say, table, verdict
 from timing import Variant, run_rounds
 
 import torch  # isort: skip - behind `common`, which sets it up
@@ -104,9 +104,7 @@ def larger(folder: Path, args: argparse.Namespace) -> DiffusionGemma:
 
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=15, help="calls of each variant (default 15)")
     parser.add_argument("--prompt", type=int, default=200, help="tokens of the prompt (default 200)")
     parser.add_argument("--vocab", type=int, default=32768, help="of the random model (default 32768)")

@@ -22,6 +22,7 @@ from common import (
     console,
     machine,
     machine_line,
+    parser_of,
     progress,
     say,
     table,
@@ -96,9 +97,7 @@ def watch(client: Jev, pid: int, requests: int, every: int, longest: int) -> lis
 
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--requests", type=int, default=1000, help="how many in all (default 1000)")
     parser.add_argument("--every", type=int, default=50, help="requests a block (default 50)")
     parser.add_argument("--baseline", type=int, default=200, help="growth counts from here (default 200)")

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from common import Quartiles, add_json_option, console, machine, machine_line, say, table, verdict
+from common import Quartiles, add_json_option, console, machine, machine_line, parser_of, say, table, verdict
 from rates import Rate, rates
 from rich.console import Console
 from texts import questions, state
@@ -157,9 +157,7 @@ def report(trios: Sequence[Trio], long: Sequence[Request], speeds: Sequence[Rate
 
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--model", help="checkpoint folder (default: the embedded model)")
     parser.add_argument("--rounds", type=int, default=15, help="calls of each variant (default 15)")
     parser.add_argument("--short", type=int, default=200, help="tokens of a short state (default 200)")

@@ -21,6 +21,7 @@ from common import (
     console,
     machine_line,
     machine_of_server,
+    parser_of,
     say,
     table,
     verdict,
@@ -113,9 +114,7 @@ def _plain(value: Any) -> Any:
 
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--scenarios", help=f"some of {', '.join(NAMES)} (default: all)")
     parser.add_argument("--url", help="a running server instead of one of its own; without `turns`")
     parser.add_argument("--model", help="checkpoint folder (default: the embedded model)")

@@ -27,6 +27,7 @@ from common import (
     console,
     machine_line,
     machine_of_server,
+    parser_of,
     progress,
     say,
     table,
@@ -181,9 +182,7 @@ def windows(
 
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--minutes", type=float, default=30, help="how long (default 30)")
     parser.add_argument("--warm-up", type=float, default=2, help="minutes before it counts (default 2)")
     parser.add_argument("--every", type=float, default=10, help="seconds between samples (default 10)")

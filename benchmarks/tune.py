@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import Quartiles, add_json_option, console, machine, machine_line, say, table, verdict
+from common import Quartiles, add_json_option, console, machine, machine_line, parser_of, say, table, verdict
 from flops import attention_flops, dense_flops, expert_flops
 from texts import questions, state
 from timing import Variant, run_rounds
@@ -135,9 +135,7 @@ class Result:
 
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--model", help="checkpoint folder (default: the embedded model)")
     parser.add_argument("--rounds", type=int, default=7, help="steps of each kind (default 7)")
     parser.add_argument("--batch", type=int, default=8, help="states a step (default 8)")

@@ -19,7 +19,6 @@ from jev.cli.console import Screen, one_line, spinner
 from jev.cli.errors import FailureError, UsageError, one_line_errors
 from jev.cli.options import (
     JSON,
-    MODEL_PANEL,
     REQUEST,
     SERVER_PANEL,
     Adapters,
@@ -28,6 +27,7 @@ from jev.cli.options import (
     Device,
     DType,
     Layout,
+    ModelDir,
     Threads,
     Url,
     flag,
@@ -161,14 +161,7 @@ def command(
         bool,
         flag("--full-diagnostics", "Also token and noise ids; they are in the JSON only.", REQUEST),
     ] = False,
-    model_path: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DIR",
-            help="Checkpoint to load; by default the embedded model.",
-            rich_help_panel=MODEL_PANEL,
-        ),
-    ] = None,
+    model_path: ModelDir = None,
     adapter: Adapters = None,
     config: Config = None,
     device: Device = None,

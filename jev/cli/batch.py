@@ -14,7 +14,6 @@ from jev.cli.console import one_line
 from jev.cli.errors import UsageError, one_line_errors
 from jev.cli.options import (
     JSON,
-    MODEL_PANEL,
     REQUEST,
     SERVER_PANEL,
     Adapters,
@@ -23,6 +22,7 @@ from jev.cli.options import (
     Device,
     DType,
     Layout,
+    ModelDir,
     Threads,
     Url,
     flag,
@@ -146,9 +146,7 @@ def run(
         bool, flag("--dry-run", "Estimate rows, tokens, time and cost; write nothing.", RUNNING)
     ] = False,
     price: Annotated[float | None, _option("N", "Of a million tokens, for --dry-run.", RUNNING)] = None,
-    model_path: Annotated[
-        str | None, _option("DIR", "Checkpoint to load; by default the embedded model.", MODEL_PANEL)
-    ] = None,
+    model_path: ModelDir = None,
     adapter: Adapters = None,
     config: Config = None,
     device: Device = None,

@@ -18,10 +18,10 @@ from jev.cli.console import Screen, one_line, spinner
 from jev.cli.errors import FailureError, UsageError, one_line_errors
 from jev.cli.options import (
     JSON,
-    MODEL_PANEL,
     Config,
     Device,
     DType,
+    ModelDir,
     Threads,
     check_loadable,
     load_model,
@@ -122,14 +122,7 @@ def command(
             rich_help_panel=STEPS,
         ),
     ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DIR",
-            help="Checkpoint to load; by default the embedded model.",
-            rich_help_panel=MODEL_PANEL,
-        ),
-    ] = None,
+    model: ModelDir = None,
     config: Config = None,
     device: Device = None,
     dtype: DType = None,

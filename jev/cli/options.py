@@ -38,6 +38,12 @@ Device: TypeAlias = Annotated[
     str | None,
     typer.Option(metavar="DEVICE", help="Torch device, such as cpu or cuda:0.", rich_help_panel=MODEL_PANEL),
 ]
+ModelDir: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DIR", help="Checkpoint to load; by default the embedded model.", rich_help_panel=MODEL_PANEL
+    ),
+]
 DType: TypeAlias = Annotated[
     str | None,
     typer.Option(
