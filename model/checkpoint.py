@@ -53,6 +53,7 @@ def load_checkpoint(
         model.text.load_state_dict(load_text(files, _shapes(model.text), dtype, device), assign=True)
     else:
         load_packed_text(model.text, files, bits, dtype, device)
+    model.text.skip_silent_experts()
     if vision is True and files.has_vision:
         model.vision = _vision(config, files, dtype, device)
     elif not isinstance(vision, bool):

@@ -33,6 +33,7 @@ class Layer(nn.Module):
         self.experts = Experts(config)
         self.post_feedforward_layernorm_2 = RMSNorm(hidden, eps)
         self.post_feedforward_layernorm = RMSNorm(hidden, eps)
+        self.silent_experts = False
         self.layer_scalar = nn.Parameter(torch.empty(1))
         self.encoder_layer_scalar = nn.Parameter(torch.empty(1))
 
@@ -54,11 +55,11 @@ class Layer(nn.Module):
         if rows is not None:
             x, canvas = x[rows], canvas[rows]
         x1 = x + self.post_attention_layernorm(attended)
-        a = self.post_feedforward_layernorm_1(self.mlp(self.pre_feedforward_layernorm(x1)))
-        b = self.post_feedforward_layernorm_2(
-            self.experts(self.pre_feedforward_layernorm_2(x1), *self.router(x1))
-        )
-        y = x1 + self.post_feedforward_layernorm(a + b)
+        mixed = self.post_feedforward_layernorm_1(self.mlp(self.pre_feedforward_layernorm(x1)))
+        if not self.silent_experts:
+            experts = self.experts(self.pre_feedforward_layernorm_2(x1), *self.router(x1))
+            mixed = mixed + self.post_feedforward_layernorm_2(experts)
+        y = x1 + self.post_feedforward_layernorm(mixed)
         return y * torch.where(canvas[:, None], self.layer_scalar, self.encoder_layer_scalar)
 
 
@@ -86,6 +87,15 @@ class TextModel(nn.Module):
         self.self_conditioning = SelfConditioning(config)
         self.layers = nn.ModuleList(Layer(config, layer) for layer in config.layers)
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+
+    def skip_silent_experts(self, skip: bool = True) -> None:
+        """Leave out router and experts where their output norm is all zeros: the same result, sooner.
+
+        Take it back with `skip` False before weights are changed.
+        """
+        for layer in self.layers:
+            assert isinstance(layer, Layer)
+            layer.silent_experts = skip and not layer.post_feedforward_layernorm_2.weight.any()
 
     @property
     def embedding_scale(self) -> Tensor:

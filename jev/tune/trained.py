@@ -46,6 +46,7 @@ def trainable(model: DiffusionGemma, recipe: Recipe) -> dict[str, nn.Parameter]:
             )
         for one in found.values():
             one.requires_grad_(True)
+        model.text.skip_silent_experts(False)  # they may learn to speak
         return found
     config = lora_config(recipe)
     try:
