@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import errno
 import os
 import select
 import signal
@@ -128,7 +129,13 @@ class Keys:
             last = (last + byte)[-len(_PASTED_TO) :]
 
     def _set(self) -> None:
-        tty.setcbreak(self._fd, termios.TCSADRAIN)
+        while True:
+            try:
+                tty.setcbreak(self._fd, termios.TCSADRAIN)
+                break
+            except termios.error as error:  # in the background it stops here, until it is in front again
+                if error.args[0] != errno.EINTR:
+                    raise
         self._show(_OPEN)
 
     def _show(self, modes: bytes) -> None:

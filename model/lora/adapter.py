@@ -50,7 +50,7 @@ class LoraConfig:
         number = isinstance(self.alpha, (int, float)) and not isinstance(self.alpha, bool)
         # Not math.isfinite: it cannot take an int that no float can hold.
         if not number or not 0 < self.alpha <= sys.float_info.max:
-            raise ValueError(f"alpha must be a finite number above 0, got {str(self.alpha)[:200]}")
+            raise ValueError(f"alpha must be a finite number above 0, got {repr(self.alpha)[:200]}")
         for target in self.targets:
             if target not in PROJECTIONS:
                 raise ValueError(f"target {target!r} is not one of {', '.join(PROJECTIONS)}")

@@ -40,11 +40,14 @@ def merge_checkpoint(
         dtype: of the changed tensors.
 
     Raises:
-        CheckpointError: `out` has files in it, or `source` cannot be read.
+        CheckpointError: `out` has files in it or is a mount point, `source` cannot be read, or a merged
+            weight is not finite.
         OSError: `out` cannot be written.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise CheckpointError(f"{out} is not an empty folder")
+    if out.is_mount():  # nothing can be put in its place
+        raise CheckpointError(f"{out} is a mount point; name a folder in it")
     files = TensorFiles(source)
     changed = {hf_name(f"{path}.weight"): pair for path, pair in adapter.tensors.items()}
     for stored in changed:
@@ -78,6 +81,9 @@ def _write_weights(
             if stored in changed:
                 weight = files.tensor(stored, torch.float32, "cpu")
                 tensors[stored] = merged_weight(weight, changed[stored], scale).to(dtype)
+                if not torch.isfinite(tensors[stored]).all():
+                    short = str(dtype).removeprefix("torch.")
+                    raise CheckpointError(f"tensor {stored} is too large for {short} with the adapter merged")
             else:
                 tensors[stored] = files.plain(stored)
         total += sum(tensor.nbytes for tensor in tensors.values())

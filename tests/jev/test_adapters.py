@@ -285,6 +285,8 @@ def test_jev_ask(saved: Path, smooth: Path, tmp_path: Path) -> None:
     unsure = run(*both)
     assert unsure.exit_code == 2
     assert "--model is one of jev-latest+support, jev-latest+b" in unsure.stderr
+    twice = run(*asked, "--adapter", f"b={saved}", "--adapter", f"b={tmp_path}")
+    assert (twice.exit_code, "the name 'b' is given twice" in twice.stderr) == (2, True)
     missing = run(*asked, "--adapter", f"support={tmp_path / 'none'}")
     assert (missing.exit_code, missing.stderr) == (
         2,
@@ -354,6 +356,10 @@ def test_jev_adapter_show(saved: Path, smooth: Path) -> None:
         assert text in shown.stdout
     facts = json.loads(run("adapter", "show", str(saved), "--json").stdout)
     assert (facts["rank"], facts["alpha"], facts["layers"]) == (4, 8.0, 4)
+    config = saved / "adapter_config.json"
+    config.write_text(config.read_text().replace('"tiny"', '"\\ud800"'))  # half a character
+    assert json.loads(run("adapter", "show", str(saved), "--json").stdout)["base_name"] == "?"
+    config.write_text(config.read_text().replace('"\\ud800"', '"tiny"'))
     wrong = run("adapter", "show", str(saved), "--model", str(embedded.path()))
     assert wrong.exit_code == 2
     assert "was made for base model 'tiny'" in wrong.stderr

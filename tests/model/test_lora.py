@@ -295,6 +295,14 @@ TENSOR_FAULTS: dict[str, tuple[Callable[[dict[str, Tensor]], object], str]] = {
         lambda t: t.update({f"{Q}.lora_A.weight": torch.ones(4, 64, dtype=torch.int32)}),
         r"has type torch\.int32, expected floating point",
     ),
+    "8 bits not finite": (
+        lambda t: t.update({f"{Q}.lora_A.weight": torch.full((4, 64), torch.nan).to(torch.float8_e4m3fn)}),
+        r"has values that are not finite",
+    ),
+    "64 bits too large": (
+        lambda t: t.update({f"{Q}.lora_A.weight": torch.full((4, 64), 1e300, dtype=torch.float64)}),
+        r"has values that are not finite",
+    ),
     "not finite": (lambda t: t[f"{Q}.lora_A.weight"].fill_(torch.nan), r"has values that are not finite"),
 }
 
@@ -315,6 +323,7 @@ def test_bad_tensors(saved: Path, config: ModelConfig, fault: str) -> None:
         ({"r": 5}, r"tensor .*lora_A\.weight in .* has shape \[4, 64\], expected \[5, 64\]"),
         ({"r": "4"}, "rank must be a whole number from 1 to 1024, got '4'"),
         ({"lora_alpha": 0}, "alpha must be a finite number above 0"),
+        ({"lora_alpha": 10**400}, "alpha must be a finite number above 0"),
         ({"target_modules": None}, "target_modules is missing"),
         ({"target_modules": ["q_proj", "qkv"]}, "target_modules has 'qkv', which is not one of q_proj"),
         ({"target_modules": "("}, "target_modules is not a pattern"),
@@ -356,6 +365,8 @@ def test_bad_files(saved: Path, config: ModelConfig, tiny: Callable[..., Path], 
     refused(r"adapter_model\.safetensors is missing in")
     (saved / "adapter_config.json").write_text("{")
     refused(r"adapter_config\.json cannot be read")
+    (saved / "adapter_config.json").write_text('{"a":' * 100_000)
+    refused(r"adapter_config\.json cannot be read: it is nested too deep")
     (saved / "adapter_config.json").unlink()
     refused(r"adapter_config\.json is missing in")
 
@@ -397,6 +408,18 @@ def test_a_merge_that_fails_leaves_nothing(
     with pytest.raises(OSError, match="No space left"):
         merge_checkpoint(tiny(), adapter, tmp_path / "out", name="x")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_merge_that_cannot_be_put_in_place_leaves_nothing(
+    tiny: Callable[..., Path], random_adapter: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adapter = random_adapter(ModelConfig.from_folder(tiny()).text, size=1e6)
+    with pytest.raises(CheckpointError, match=r"tensor .* is too large for float16 with the adapter merged"):
+        merge_checkpoint(tiny(), adapter, tmp_path / "out", name="x", dtype=torch.float16)
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(Path, "is_mount", lambda _: True)
+    with pytest.raises(CheckpointError, match="is a mount point; name a folder in it"):
+        merge_checkpoint(tiny(), adapter, tmp_path, name="x")
 
 
 def test_int8_files_are_decoded_first(

@@ -21,6 +21,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write(tmp_path / "queue.jsonl", [line(1), line(2)])
     write(tmp_path / "q.json", [{"is": NOUL}])
     (tmp_path / "empty.jsonl").touch()
+    (tmp_path / "circle.jsonl").symlink_to("circle.jsonl")
     write(tmp_path / "bad.jsonl", [{"state": "x"}, {"state": "y"}])
     return tmp_path
 
@@ -45,6 +46,8 @@ def review(*options: str) -> Result:
             ["queue.jsonl", "--out", "out.csv"],
             "error: --out out.csv: it must be a file whose name ends in .jsonl",
         ),
+        (["-", "--out", "out.jsonl"], "error: QUEUE: it must be a file; standard input is where keys"),
+        (["queue.jsonl", "--out", "circle.jsonl"], "error: --out circle.jsonl: it is a link in a circle"),
         (["no.jsonl", "--out", "out.jsonl"], "error: input no.jsonl: there is no such file or folder"),
         (["empty.jsonl", "--out", "out.jsonl"], "error: empty.jsonl: it has no rows"),
         (["queue.jsonl", "--out", "out.jsonl", "--port", "80"], "error: --port: it needs --web"),

@@ -136,8 +136,11 @@ WRONG = {**answers(), "which": {**answers()["which"], "probabilities": {"a": 0.5
         (b'{"state": "\xff"}', "UTF-8"),
         ([1], "a row is a JSON object"),
         (LEAN, "neither a state nor attachments"),
+        ({"id": "r1", "error": {"type": "x", "message": "y"}}, "it has neither a state nor attachments"),
         ({**LEAN, "state": "x"}, "it brings no questions; give them with --questions"),
         (line(1, "other"), "there is no question 'other'"),
+        (line(1, question=["is"]), "question: there is no question"),
+        (line(1, question={}), "question: there is no question"),
         (line(1, questions={"is": NOUL}, question="is"), "answers.which: there is no such question"),
         (line(1, questions={"is": {"type": "maybe"}}), "questions.is"),
         (line(1, answers=WRONG), "answers.which: the answer's probabilities are not those"),
@@ -161,6 +164,7 @@ def test_bad_rows_are_named_and_the_others_are_there(tmp_path: Path, bad: Any, r
     (row,) = found.bad
     assert row.number == 2
     assert reason in row.reason
+    assert "--state-column" not in row.reason  # a flag of another command
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:

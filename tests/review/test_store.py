@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import shutil
 import signal
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from queue_lines import CHOICE, NOUL, QUESTIONS, items, labels, line, write
 
-from jev.review import ReviewError, Session, Store
+from jev.review import ReviewError, Session, Store, load_queue
 from jev.review.store import label_of, skipped_file
 from jev.schemas import index_of
 
@@ -146,6 +147,7 @@ def test_rows_of_others_in_the_file_stay_as_they_are(tmp_path: Path) -> None:
         (b"{", "row 1: JSON decode error"),
         (b'{"state": 3}', "row 1: state: Input should be a string"),
         (b'{"state": "x", "answers": {"q": true}}', "row 1: answers.q: the row does not bring this question"),
+        (b'{"id": "r1", "state": "state 1", "answers": [true]}', "row 1: answers: Input should be a valid"),
         (b"[]", "row 1: "),
     ],
 )
@@ -155,6 +157,69 @@ def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path: Path, text
     with pytest.raises(ReviewError, match=reason):
         Store(out)
     assert out.read_bytes() == text + b"\n"
+
+
+@pytest.mark.parametrize("theirs", ["x", 3, ["which"], {"which": "x"}, {"which": "unsure", "is": "unsure"}])
+def test_what_a_row_says_about_skipping_is_not_taken_for_a_decision(tmp_path: Path, theirs: object) -> None:
+    queue = [line(1, input={"metadata": {"skipped": theirs, "kept": 1}})]
+    for decide in (lambda store, item: store.answer(item, 0), lambda store, item: store.unsure(item)):
+        (item,) = items(tmp_path, queue)
+        with Store(tmp_path / "out.jsonl") as store:
+            assert not store.decided(item)
+            decide(store, item)
+        with Store(tmp_path / "out.jsonl") as store:  # what it has written, it reads
+            assert store.decided(item)
+            store.answer(item, 1)
+        (row,) = (json.loads(text) for text in (tmp_path / "out.jsonl").read_text().splitlines())
+        assert row["metadata"]["kept"] == 1
+        (tmp_path / "out.jsonl").unlink()
+        skipped_file(tmp_path / "out.jsonl").unlink(missing_ok=True)
+
+
+def test_skipped_rows_are_a_queue_for_another_reviewer(tmp_path: Path) -> None:
+    with Store(tmp_path / "out.jsonl") as store:
+        for item in items(tmp_path, LINES[:1], all_questions=True):
+            store.unsure(item)
+    found = load_queue(tmp_path / "out.skipped.jsonl", out=tmp_path / "second.jsonl").items
+    with Store(tmp_path / "second.jsonl") as store:
+        store.answer(found[0], 0)
+        store.unsure(found[1])
+    with Store(tmp_path / "second.jsonl") as store:
+        assert [store.decided(item) for item in found] == [True, True, False]
+    assert "skipped" not in (tmp_path / "second.jsonl").read_text()
+
+
+def test_two_lines_of_a_skipped_row_become_one_with_the_marks_of_both(tmp_path: Path) -> None:
+    row = {"id": "r1", "state": "state 1"}
+    marked = [
+        {**row, "questions": {name: QUESTIONS[name]}, "metadata": {"skipped": {name: "unsure"}}}
+        for name in ("is", "which")
+    ]
+    write(tmp_path / "out.skipped.jsonl", marked)
+    with Store(tmp_path / "out.jsonl") as store:
+        every = items(tmp_path, LINES[:1], all_questions=True)
+        assert [store.decided(item) for item in every] == [True, True, False]
+
+
+def test_fields_that_are_null_are_as_good_as_none(tmp_path: Path) -> None:
+    row = {"id": "r1", "state": "state 1", "questions": None, "answers": None, "metadata": None}
+    for name in ("out.jsonl", "out.skipped.jsonl"):
+        write(tmp_path / name, [row])
+    first, second, *_ = items(tmp_path, LINES[:1], all_questions=True)
+    with Store(tmp_path / "out.jsonl") as store:
+        store.answer(first, 0)
+        store.unsure(second)
+        assert (store.decided(first), store.decided(second)) == (True, True)
+
+
+@pytest.mark.parametrize("name", ["out.jsonl", "out.skipped.jsonl", "circle.jsonl"])
+def test_what_is_no_file_is_refused_at_once(tmp_path: Path, name: str) -> None:
+    if name == "circle.jsonl":
+        (tmp_path / name).symlink_to(name)
+    else:
+        os.mkfifo(tmp_path / name)
+    with pytest.raises(ReviewError, match=name):
+        Store(tmp_path / ("circle.jsonl" if name == "circle.jsonl" else "out.jsonl"))
 
 
 def test_two_at_once_are_refused(tmp_path: Path) -> None:

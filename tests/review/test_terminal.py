@@ -117,6 +117,14 @@ def test_skip_unsure_undo_and_keys_that_are_none(ends: tuple[int, int], tmp_path
     assert any("'z' is no key here" in screen for screen in screens)
 
 
+def test_what_is_pasted_decides_nothing(ends: tuple[int, int], tmp_path: Path) -> None:
+    pasted = b"\x1b[200~1\r2 sxq\x1b[31m/\x1b[201~"
+    session, screens = typed(ends, tmp_path, [line(1), line(2)], pasted + b"3q")
+    assert "what is pasted decides nothing" in screens[1]
+    assert (session.position, session.summary.corrected) == (1, 1)
+    assert labels(tmp_path / "out.jsonl") == {("r1", "which"): "c"}
+
+
 def test_a_row_without_an_answer_has_none_to_accept(ends: tuple[int, int], tmp_path: Path) -> None:
     lines = [{"id": "x", "state": "x", "questions": {"is": NOUL}}]
     session, screens = typed(ends, tmp_path, lines, b"\rnu\x7fyq")
@@ -274,6 +282,11 @@ def test_a_kill_loses_nothing_and_the_same_command_goes_on(tmp_path: Path) -> No
     fcntl.ioctl(again.master, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 20, 0, 0))
     again.process.send_signal(signal.SIGWINCH)  # of itself only to who has it as controlling terminal
     again.until(b"state 3")  # drawn anew
+    again.seen = b""
+    again.process.send_signal(signal.SIGTSTP)  # which stops only who has a shell that can go on with it
+    again.until(b"\x1b[?1049l")  # its user's lines are back
+    again.until(b"state 3")
+    assert again.seen.index(b"\x1b[?1049l") < again.seen.index(b"\x1b[?1049h") < again.seen.index(b"state 3")
     again.process.send_signal(signal.SIGINT)
     assert '{"before": 1, "reviewed": 1, "corrected": 0, "skipped": 0, "unsure": 0, "left": 2' in again.rest()
     assert again.process.wait(WAIT_S) == 0

@@ -143,6 +143,9 @@ def test_a_review_over_the_page(tmp_path: Path) -> None:
             wrong = page.client.post("decide", json={"at": 2, "do": "answer", "option": option})
             assert wrong.status_code == 422
         assert page.client.post("decide", json={"at": 2, "do": "else"}).status_code == 422
+        for body in (b'{"at": NaN, "do": "later"}', b'{"at": 2, "do": "later", "option": 1e999}', b"[]"):
+            wrong = page.client.post("decide", content=body, headers={"Content-Type": "application/json"})
+            assert (wrong.status_code, type(wrong.json()["detail"])) == (422, str)
         page.decide("later")
         state = page.decide("unsure")
         assert (state["item"], state["at"]) == (None, 4)
