@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -31,6 +34,20 @@ def one_line_errors() -> Iterator[None]:
     except (JevError, CheckpointError) as error:
         typer.echo(f"error: {one_line(message_of(error))}", err=True)
         raise typer.Exit(exit_code(error)) from None
+    except OSError as error:
+        if error.errno != errno.ENOSPC:  # a broken pipe is Typer's
+            raise
+        where = "" if error.filename is None else f"{error.filename}: "
+        typer.echo(f"error: {one_line(where)}{error.strerror}", err=True)
+        _drop_output()
+        raise typer.Exit(1) from None
+
+
+def _drop_output() -> None:
+    """Let what standard output still holds go nowhere: Python would try to write it once more."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def exit_code(error: Exception) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import sys
 import time
 from collections.abc import Sequence
 from enum import StrEnum
@@ -283,8 +282,7 @@ def _print(screen: Screen, text: str) -> None:
     from jev.cli.live import printable  # noqa: PLC0415 - rich.live is not needed before
 
     shown = printable(text) if screen.console.is_terminal else text
-    sys.stdout.write(shown if shown.endswith("\n") else f"{shown}\n")
-    sys.stdout.flush()
+    typer.echo(shown, nl=not shown.endswith("\n"), color=True)  # color: nothing is taken out of it
 
 
 def _report(
@@ -312,7 +310,7 @@ def _footer(screen: Screen, engine: Engine, generation: Generation, seconds: flo
     steps, canvases = generation.steps, len(generation.committed)
     parts = [
         one_line(engine.name),
-        f"{len(generation.tokens)} tokens ({generation.finish})",
+        f"{len(generation.tokens)} token{'s' * (len(generation.tokens) != 1)} ({generation.finish})",
         f"{steps} step{'s' * (steps != 1)} on {canvases} canvas{'es' * (canvases != 1)}",
         f"{generation.tokens_per_forward:.2f} tokens per forward",
         f"{seconds:.1f} s",

@@ -193,6 +193,8 @@ def command(
             shard=shard,
         )
         _check(recipe, name=name, stored=stored)
+        for option, path in (("--data", data), ("--out", out), ("--held-out", held_out)):
+            _check_text(option, str(path))  # the report has them
         settings = load_settings(
             model, config, device=device, dtype=dtype, threads=threads or _threads(processes)
         )
@@ -233,8 +235,17 @@ def _check(recipe: Recipe, *, name: str | None, stored: Stored) -> None:
         raise UsageError("--full trains all weights, so --targets and --alpha have no meaning")
     if not recipe.full and (name is not None or stored is not Stored.float32):
         raise UsageError("--name and --store are for --full; an adapter is named by who serves it")
+    if name is not None:
+        _check_text("--name", name)
     if not recipe.full:
         lora_config(recipe)
+
+
+def _check_text(option: str, text: str) -> None:
+    if not text.strip() or not text.isprintable():
+        raise UsageError(
+            f"{option} {text!r}: it is empty, or has control characters or bytes that are no UTF-8"
+        )
 
 
 def _held_out(text: str) -> float | Path:

@@ -119,7 +119,10 @@ class _Shown:
     def _checked(self, told: Checked) -> None:
         for one in told.bad:
             self._say(f"bad: {one}")
-        parts = [f"{told.learned:,} rows to learn from", f"{told.held_out:,} held out"]
+        parts = [
+            f"{told.learned:,} row{'s' * (told.learned != 1)} to learn from",
+            f"{told.held_out:,} held out",
+        ]
         if told.bad:
             parts.append(f"{len(told.bad):,} bad")
         if told.weightless:
@@ -201,7 +204,9 @@ def show_report(screen: Screen, report: dict[str, Any], job: Job) -> None:
         screen.show(table)
     best = "" if training["best_step"] == training["steps"] else f", the best after {training['best_step']:,}"
     took = f"{_duration(training['seconds'])}; ended by {training['ended_by']}"
-    screen.show(Text(f"{training['steps']:,} steps{best}, {took}", "dim"), wrap=False)
+    screen.show(
+        Text(f"{training['steps']:,} step{'s' * (training['steps'] != 1)}{best}, {took}", "dim"), wrap=False
+    )
     if training["best_step"] == 0 < training["steps"]:
         screen.show(
             Text("no step lowered the held-out loss, so the result answers as the base does", "yellow")

@@ -61,6 +61,8 @@ def check(job: Job, place: Place, engine: Engine, tell: Tell) -> tuple[Checked, 
         raise TuneError(f"{_rows(len(bad))} bad, and --strict was given; nothing was trained")
     if not laid:
         raise TuneError(f"{job.data}: no row is left to learn from")
+    if not held and isinstance(job.held_out, Path):
+        raise TuneError(f"{job.held_out}: no row is left to measure with; --held-out 0 holds nothing out")
     return checked, Work(laid, held)
 
 
@@ -93,7 +95,7 @@ def _ask_teacher(job: Job, place: Place, rows: Sequence[LabelledRow], tell: Tell
         backend = open_backend(spec, job.settings, **options)
     except ValueError as error:
         raise TuneError(f"--teacher: {error}") from None
-    place.training.mkdir(parents=True, exist_ok=True)
+    place.hold()
     done = 0
 
     def tick() -> None:

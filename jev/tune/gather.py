@@ -119,9 +119,9 @@ def lay_out(
             continue
         labelled = _labelled(row, lesson, recipe.soft_weight)
         if not labelled:
-            if all(len(alternatives(one)) == 1 for one in row.questions.values()):
-                continue
             why = f"the teacher did not answer: {lesson.failure}" if lesson.failure else "it has no answer"
+            if all(len(alternatives(one)) == 1 for one in row.questions.values()):
+                why = "each of its questions has a single alternative, so there is nothing to learn"
             bad.append(Bad(file, row.number, why))
             continue
         example = Example(row.row.state, labelled, recipe.instructions, material)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import datetime
 import os
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -22,6 +23,9 @@ T = TypeVar("T")
 
 TIMEOUT = datetime.timedelta(hours=12)
 """How long processes wait for each other: one asks a teacher and measures while the others wait."""
+
+MEET_TIMEOUT = datetime.timedelta(minutes=5)
+"""How long a process looks for the first one."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +154,30 @@ def join(rank: int, world: int, device: torch.device) -> Group:
         return Group()
     backend = "nccl" if device.type == "cuda" else "gloo"
     torch.distributed.init_process_group(backend, rank=rank, world_size=world, timeout=TIMEOUT)
+    return Group(rank, world)
+
+
+def meet(rank: int, world: int, port: int, waiting: Callable[[], None]) -> Group:
+    """Meet the other processes of this machine, on its CPUs.
+
+    Args:
+        rank: number of this process.
+        world: how many there are.
+        port: of 127.0.0.1, where the first one listens.
+        waiting: called again and again by the first process while others are missing; may raise.
+
+    Raises:
+        RuntimeError: the first process is not there.
+    """
+    first = rank == 0
+    store = torch.distributed.TCPStore(
+        "127.0.0.1", port, world, is_master=first, wait_for_workers=False, timeout=MEET_TIMEOUT
+    )
+    store.set(f"here/{rank}", b"")
+    while first and not store.check([f"here/{other}" for other in range(world)]):
+        waiting()
+        time.sleep(0.05)
+    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=TIMEOUT)
     return Group(rank, world)
 
 

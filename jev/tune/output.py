@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from jev.model.diffusion_gemma import DiffusionGemma
-from jev.model.weights.safetensors import INDEX, SINGLE, VISION, TensorFiles, hf_name
+from jev.model.weights.safetensors import INDEX, SINGLE, VISION, TensorFiles, hf_name, write_tensors
 from jev.tune.keep import write_json
 
 Stored: TypeAlias = Literal["float32", "bfloat16"]
@@ -55,7 +54,7 @@ def write_full(
         if file.is_file() and file.suffix != ".safetensors" and file.name not in (INDEX, CARD, "README.md"):
             shutil.copyfile(file, out / file.name)
     beside = out / f"{SINGLE}.part"
-    save_file(tensors, beside, metadata={"format": "pt"})
+    write_tensors(tensors, beside)
     beside.replace(out / SINGLE)
     today = datetime.date.today().isoformat()
     write_json(out / CARD, {"name": name, "description": description, "release_date": today})

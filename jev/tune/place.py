@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,6 +29,7 @@ class Place:
     def __init__(self, out: Path) -> None:
         self.out = out
         self.training = out / "training"
+        self._held: int | None = None
 
     @property
     def report(self) -> dict[str, Any] | None:
@@ -51,12 +54,44 @@ class Place:
         )
         if self.out.is_dir() and any(self.out.iterdir()) and not ours:
             raise TuneError(f"--out {self.out}: it holds other files; give an empty or new folder")
+        if ours:
+            self.hold()
         if restart and ours:
             shutil.rmtree(self.out)
+            self.close()
+
+    def hold(self) -> None:
+        """Make the folder, and keep other runs out of it until `close` or the end of this process.
+
+        Raises:
+            TuneError: another run is at work in it.
+        """
+        self.training.mkdir(parents=True, exist_ok=True)
+        if self._held is not None:
+            return
+        self._held = os.open(self.training, os.O_RDONLY)
+        try:
+            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.close()
+            raise TuneError(f"--out {self.out}: another run is at work in it") from None
+        except OSError:
+            pass  # a file system without locks
+
+    def close(self) -> None:
+        """Let others in again."""
+        if self._held is not None:
+            os.close(self._held)
+            self._held = None
 
     def begin(self, facts: Mapping[str, Any]) -> None:
-        """Note what run this is, so that no other one goes on with it."""
-        self.training.mkdir(parents=True, exist_ok=True)
+        """Note what run this is, so that no other one goes on with it.
+
+        Raises:
+            TuneError: another run is at work in the folder, or has been meanwhile.
+        """
+        self.hold()
+        self.compare(facts)
         write_json(self.training / RUN, facts)
 
     def compare(self, facts: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from jev.errors import JevError
-from jev.schemas import issues_of
+from jev.schemas import Text, issues_of
 from jev.tune.augment import Augmentation
 
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
@@ -60,14 +60,14 @@ class Recipe(BaseModel):
     rank: int = Field(default=16, ge=1, le=4096)
     alpha: Positive | None = None
     targets: tuple[str, ...] = ()
-    lr: Positive | None = None
+    lr: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
     batch: int = Field(default=16, ge=1, le=65536)
     rows: int = Field(default=2048, ge=1)
     steps: int | None = Field(default=None, ge=0)
     epochs: Positive | None = None
     minutes: Positive | None = None
     warmup: Share = 0.05
-    weight_decay: float = Field(default=0.01, ge=0, allow_inf_nan=False)
+    weight_decay: float = Field(default=0.01, ge=0, le=100, allow_inf_nan=False)
     clip: Positive = 1.0
     draws: int = Field(default=1, ge=1, le=32)
     shuffle: bool = True
@@ -78,7 +78,7 @@ class Recipe(BaseModel):
     every: int | None = Field(default=None, ge=1)
     patience: int = Field(default=5, ge=0)
     seed: int = Field(default=0, ge=0, lt=2**32)
-    instructions: str | None = None
+    instructions: Text | None = None
     processes: int = Field(default=1, ge=1, le=4096)
     shard: bool = False
 

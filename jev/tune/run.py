@@ -61,8 +61,14 @@ def run(
         Stopped: `stop` said so; the same job goes on later.
         JevError, CheckpointError: a file, the model or the teacher cannot be used.
     """
-    group = group or Group()
     place = Place(job.out)
+    try:
+        return _run(job, place, group or Group(), tell, stop)
+    finally:
+        place.close()
+
+
+def _run(job: Job, place: Place, group: Group, tell: Tell, stop: Callable[[], bool]) -> dict[str, Any] | None:
     work: Work | None = None
     before: dict[str, Any] | None = None
     checked: Checked | None = None

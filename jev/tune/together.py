@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.process import BaseProcess
@@ -12,10 +12,11 @@ from typing import Any
 
 import torch
 
-from jev.tune.group import free_port, from_torchrun, join, leave
+from jev.tune.group import Group, free_port, from_torchrun, join, leave, meet
 from jev.tune.job import Job, Tell
 from jev.tune.recipe import TuneError
 from jev.tune.run import run
+from jev.tune.trainer import Stopped
 
 END_SECONDS = 60
 
@@ -50,36 +51,69 @@ def run_together(
         raise TuneError(
             "--processes is for CPUs; on GPUs start it with torchrun --nproc-per-node N -m jev tune"
         )
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
+    port = free_port()
     context = multiprocessing.get_context("spawn")
     others: list[BaseProcess] = [
-        context.Process(target=_other, args=(job, rank, world), daemon=True, name=f"jev-tune-{rank}")
+        context.Process(target=_other, args=(job, rank, world, port), daemon=True, name=f"jev-tune-{rank}")
         for rank in range(1, world)
     ]
     for other in others:
         other.start()
+
+    def check() -> None:
+        for other in others:
+            if code := other.exitcode:
+                how = f"with exit code {code}" if code > 0 else f"by signal {-code}"
+                raise RuntimeError(f"the process {other.name} was ended {how}")
+
+    def waiting() -> None:
+        check()
+        if stop():
+            raise Stopped("stopped before the first step")
+
     try:
-        report = _member(job, 0, world, tell, stop)
+        _use(job)
+        report = _do(job, meet(0, world, port, waiting), tell, stop)
         for other in others:
             other.join(END_SECONDS)
         return report
+    except RuntimeError:  # which may be for want of a process that ended
+        for other in others:
+            other.join(1)
+        check()
+        raise
     finally:
         for other in others:
             other.kill()
 
 
 def _member(job: Job, rank: int, world: int, tell: Tell, stop: Callable[[], bool]) -> dict[str, Any] | None:
-    device = torch.device(job.settings.device)
+    _use(job)
+    return _do(job, join(rank, world, torch.device(job.settings.device)), tell, stop)
+
+
+def _use(job: Job) -> None:
     if job.settings.threads is not None:
         torch.set_num_threads(job.settings.threads)
-    group = join(rank, world, device)
+
+
+def _do(job: Job, group: Group, tell: Tell, stop: Callable[[], bool]) -> dict[str, Any] | None:
     try:
         return run(job, group=group, tell=tell, stop=stop)
     finally:
         leave(group)
 
 
-def _other(job: Job, rank: int, world: int) -> None:
-    """A process besides the first; Ctrl+C in a terminal reaches it too, but the first one decides."""
+def _other(job: Job, rank: int, world: int, port: int) -> None:
+    """A process besides the first, which decides and speaks: Ctrl+C in a terminal reaches this one too."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _member(job, rank, world, lambda told: None, lambda: False)
+    _use(job)
+    try:
+        _do(job, meet(rank, world, port, lambda: None), lambda told: None, lambda: False)
+    except TuneError:  # the first process has come to the same
+        sys.exit(2)
+    except RuntimeError:
+        parent = multiprocessing.parent_process()
+        if parent is not None and parent.is_alive():
+            raise
+        sys.exit(f"{multiprocessing.current_process().name}: the first process is gone")

@@ -91,6 +91,7 @@ class Trainer:
         self._stop = stop
         self._order = Order(len(examples), recipe.seed)
         self._save_seconds = save_seconds
+        self._looks_at_any = bool(held_out)  # everyone looks together, also one whose own part is empty
         self._held_out = self._batches_of_held_out(held_out)
         self._sharded = any(is_sharded(one) for one in model.parameters())
         self._spare = list(self._any_batch(examples)) if self._sharded else []
@@ -111,7 +112,7 @@ class Trainer:
         return self.record
 
     def _train(self) -> None:
-        if self._held_out and not self.record.looks:
+        if self._looks_at_any and not self.record.looks:
             self._look()
         self._forecast()
         saved = time.monotonic()
@@ -124,10 +125,13 @@ class Trainer:
                 raise Stopped(f"stopped after {self.record.step} steps")
             before = self._progress()
             self.take_step(before)
-            if self._held_out and self._look_due(before):
+            if self._looks_at_any and self._look_due(before):
                 self._look()
-        if self._held_out and self.record.looks[-1].step != self.record.step:
+        if self._looks_at_any and self.record.looks[-1].step != self.record.step:
             self._look()
+        broken = not all(bool(torch.isfinite(local(one)).all()) for one in self.parameters.values())
+        if self.group.sums([float(broken)], self.model.device)[0]:
+            raise self._no_number("result of", self.record.step)
         self.record.end = end
         self._save()
 
@@ -142,11 +146,8 @@ class Trainer:
         stats = self._gradients(self.record.step)
         gradients = [one.grad for one in self.parameters.values() if one.grad is not None]
         norm = self.group.norm(gradients, self.model.device) / max(stats.weight, 1e-12)
-        if not math.isfinite(norm):
-            raise TuneError(
-                f"the gradient of step {self.record.step + 1} is no number; a lower --lr may help "
-                f"(it is {self.recipe.learning_rate:g})"
-            )
+        if not math.isfinite(norm) or not math.isfinite(stats.loss):
+            raise self._no_number("gradient of", self.record.step + 1)
         factor = min(1.0, self.recipe.clip / max(norm, 1e-12)) / max(stats.weight, 1e-12)
         for gradient in gradients:
             local(gradient).mul_(factor)
@@ -179,6 +180,10 @@ class Trainer:
         self.group.sum_gradients(self.parameters.values())
         return self._summed(stats)
 
+    def _no_number(self, what: str, step: int) -> TuneError:
+        rate = f"{self.recipe.learning_rate:g}"
+        return TuneError(f"the {what} step {step} is no number; a lower --lr may help (it is {rate})")
+
     def _look(self) -> None:
         """Read the held-out part, and keep the weights if they are the best so far."""
         started = time.perf_counter()
@@ -189,6 +194,8 @@ class Trainer:
                 if counts:
                     stats.add(found)
         stats = self._summed(stats)
+        if not math.isfinite(stats.loss):
+            raise self._no_number("held-out loss after", self.record.step)
         seconds = self._agree_seconds(time.perf_counter() - started)
         look = Look(self.record.step, stats.mean_loss, stats.accuracy, seconds)
         self.record.seconds += seconds
@@ -219,7 +226,7 @@ class Trainer:
         self._tell(Forecast(seconds[-1], look, left, min(ends)))
 
     def _looks_left(self, steps: int) -> float:
-        if not self._held_out or not self.last:
+        if not self._looks_at_any or not self.last:
             return 0
         return steps / self.recipe.every if self.recipe.every else LOOKS * steps / self.last
 

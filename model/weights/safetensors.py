@@ -222,13 +222,17 @@ def _and_more(names: list[str]) -> str:
 
 
 def write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Write tensors to a safetensors file.
+    """Write tensors to a safetensors file, with the permissions that any new file gets.
 
     Raises:
         OSError: it cannot be written.
     """
+    path.unlink(missing_ok=True)
+    path.touch()
+    usual = path.stat().st_mode
     try:
         save_file(dict(tensors), path, metadata={"format": "pt"})
+        path.chmod(usual)  # `save_file` lets nobody else read it, such as the account of a server
     except SafetensorError as error:  # which is what a full disk raises
         raise OSError(f"{path} cannot be written: {error}") from None
 

@@ -137,3 +137,23 @@ def test_doctor_says_what_is_missing_instead_of_failing(blocked: str, check: str
     assert found["status"] == "fail"
     assert blocked in found["detail"]
     assert found["fix"] == "pip install 'jev-server[server]'"
+
+
+def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
+    from jev.model.tiny import write_tiny_checkpoint
+
+    model = write_tiny_checkpoint(tmp_path, layers=3, hidden=32, experts=4, top_k=2, vision=False)
+    words = [
+        COMMAND,
+        "generate",
+        "-p",
+        "Hi",
+        "--max-tokens",
+        "2",
+        "--max-denoising-steps",
+        "1",
+        "--model",
+        model,
+    ]
+    done = run("sh", "-c", '"$@" > /dev/full', "sh", *words)
+    assert (done.returncode, done.stderr) == (1, b"error: No space left on device\n")

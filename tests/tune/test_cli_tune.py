@@ -58,6 +58,9 @@ def test_bad_rows_are_all_listed_and_strict_stops(tmp_path: Path, small: Path) -
         (("--name", "x"), "are for --full"),
         (("--full", "--dtype", "int8"), "all weights can only be trained in float32"),
         (("--lr", "0"), "lr: "),
+        (("--lr", "1e9"), "lr: Input should be less than or equal to 1"),
+        (("--instructions", "\udcff"), "instructions: Input cannot be sent"),
+        (("--full", "--name", "a\nb"), "--name 'a\\nb': it is empty, or has control characters"),
         (("--minutes", "-1"), "minutes: "),
         (("--teacher", "nobody"), "--teacher: backend 'nobody': there is no kind"),
         (("--model", "no-such-folder"), "no-such-folder does not exist"),
@@ -71,3 +74,23 @@ def test_what_cannot_be_is_one_line(tmp_path: Path, small: Path, options: tuple[
     (line,) = found.stderr.splitlines()
     assert line.startswith("error: ")
     assert told in line
+
+
+@pytest.mark.parametrize("unusable", [{"answers": {"colour": "pink"}}, {"weight": 0}])
+def test_a_held_out_file_without_a_usable_row_is_refused(
+    tmp_path: Path, small: Path, unusable: dict[str, object]
+) -> None:
+    write(tmp_path / "rows.jsonl", map(row, range(4)))
+    held_out = write(tmp_path / "held-out.jsonl", [row(7, **unusable)])
+    found = tune(tmp_path, small, "--steps", "1", "--held-out", str(held_out))
+    assert found.exit_code == 2
+    assert f"error: {held_out}: no row is left to measure with" in found.stderr
+
+
+def test_a_row_with_nothing_to_choose_from_is_listed(tmp_path: Path, small: Path) -> None:
+    one = {"type": "choice", "instructions": "Which?", "criteria": {"only": None}}
+    single = {"state": "x", "questions": {"which": one}, "answers": {"which": "only"}}
+    path = write(tmp_path / "rows.jsonl", [single])
+    found = tune(tmp_path, small, "--steps", "1")
+    assert found.exit_code == 2
+    assert f"bad: {path}: row 1: each of its questions has a single alternative" in found.stderr

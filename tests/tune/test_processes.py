@@ -9,20 +9,25 @@ import pytest
 from safetensors.torch import load_file
 from tune_cases import job
 
+from jev.tune.group import free_port, meet
 from jev.tune.recipe import TuneError
 from jev.tune.run import run
 from jev.tune.together import run_together
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("full", "shard"), [(False, False), (True, True)])
+@pytest.mark.parametrize(
+    ("full", "shard", "held_out"),
+    [(False, False, 0.04), (True, True, 0.1)],  # of 24 states: with one, the second process has none
+)
 def test_two_processes_are_one_with_twice_the_batch(
-    tmp_path: Path, small: Path, full: bool, shard: bool
+    tmp_path: Path, small: Path, full: bool, shard: bool, held_out: float
 ) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
-    alone = job(tmp_path / "one", small, full=full, batch=6, steps=3, lr=0.001)
-    both = job(tmp_path / "two", small, full=full, batch=3, steps=3, lr=0.001, processes=2, shard=shard)
+    options = {"full": full, "held_out": held_out, "steps": 3, "lr": 0.001}
+    alone = job(tmp_path / "one", small, batch=6, **options)
+    both = job(tmp_path / "two", small, batch=3, processes=2, shard=shard, **options)
     first, second = run(alone), run_together(both)
     assert first is not None
     assert second is not None
@@ -45,3 +50,11 @@ def test_an_error_of_the_first_process_ends_the_other(tmp_path: Path, small: Pat
     on_gpu = one.settings.model_copy(update={"device": "cuda:0"})
     with pytest.raises(TuneError, match="torchrun"):
         run_together(dataclasses.replace(one, settings=on_gpu))
+
+
+def test_a_process_that_never_comes_is_not_waited_for() -> None:
+    def waiting() -> None:
+        raise RuntimeError("it has ended")
+
+    with pytest.raises(RuntimeError, match="it has ended"):
+        meet(0, 2, free_port(), waiting)

@@ -291,3 +291,34 @@ def test_the_memory_estimate_is_what_autograd_keeps(fresh: Engine) -> None:
 def test_one_process_is_a_group_that_sums_nothing() -> None:
     assert Group().sums([1.5, 2.0], torch.device("cpu")) == [1.5, 2.0]
     assert Group().share("x") == "x"
+
+
+def test_a_held_out_loss_that_is_no_number_is_one_sentence(tmp_path: Path, small: Path) -> None:
+    one = job(tmp_path, small, steps=1, lr=1.0, alpha=1e15, warmup=0.0)
+    with pytest.raises(TuneError, match="the held-out loss after step 1 is no number; a lower --lr may help"):
+        run(one)
+
+
+def test_a_second_run_on_one_folder_is_refused_meanwhile(tmp_path: Path, small: Path) -> None:
+    one = job(tmp_path, small, steps=1, held_out=0.0)
+    refused: list[str] = []
+
+    def tell(told: object) -> None:
+        if isinstance(told, Step):
+            with pytest.raises(TuneError) as error:
+                run(dataclasses.replace(one, restart=True))
+            refused.append(str(error.value))
+
+    assert run(one, tell=tell) is not None
+    assert refused == [f"--out {one.out}: another run is at work in it"]
+    assert run(one) is not None
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_result_can_be_read_by_other_accounts(tmp_path: Path, small: Path, full: bool) -> None:
+    one = job(tmp_path, small, full=full, steps=0, held_out=0.0)
+    run(one)
+    usual = one.data.stat().st_mode
+    assert {file.name: file.stat().st_mode for file in one.out.iterdir() if file.is_file()} == {
+        file.name: usual for file in one.out.iterdir() if file.is_file()
+    }
