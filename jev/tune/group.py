@@ -170,10 +170,10 @@ def meet(rank: int, world: int, port: int, waiting: Callable[[], None]) -> Group
         RuntimeError: the first process is not there.
     """
     first = rank == 0
-    store = torch.distributed.TCPStore(
+    store = torch.distributed.TCPStore(  # pyright: ignore[reportPrivateImportUsage] - it is documented
         "127.0.0.1", port, world, is_master=first, wait_for_workers=False, timeout=MEET_TIMEOUT
     )
-    store.set(f"here/{rank}", b"")
+    store.set(f"here/{rank}", "")
     while first and not store.check([f"here/{other}" for other in range(world)]):
         waiting()
         time.sleep(0.05)

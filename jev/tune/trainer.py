@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from random import Random
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
@@ -23,6 +23,7 @@ from jev.model.diffusion_gemma import DiffusionGemma
 from jev.prompt import PromptContext
 from jev.tune import keep
 from jev.tune.augment import NONE, Augmentation
+from jev.tune.exact import exact
 from jev.tune.examples import Example, Prepared, Spans, prepare
 from jev.tune.group import Group, is_sharded, local, whole
 from jev.tune.objective import Stats, loss_of
@@ -104,7 +105,7 @@ class Trainer:
             Stopped: `stop` said so; the same run goes on later.
             TuneError: the loss is no number any more, or what was saved cannot be read.
         """
-        with _exact(self.model.device):
+        with exact(self.model.device):
             self._restore()
             if self.record.end is None:
                 self._train()
@@ -385,20 +386,3 @@ def _like(value: torch.Tensor, one: torch.Tensor) -> torch.Tensor:
     from torch.distributed.tensor import distribute_tensor  # noqa: PLC0415 - only when weights are spread
 
     return distribute_tensor(value, one.device_mesh, one.placements)  # type: ignore[attr-defined]
-
-
-@contextmanager
-def _exact(device: torch.device) -> Iterator[None]:
-    """Sums in the same order in every run: on CPUs some gradients are added by threads as they come."""
-    if device.type != "cpu":
-        yield
-        return
-    before, options = torch.are_deterministic_algorithms_enabled(), cast(Any, torch.utils.deterministic)
-    filled = options.fill_uninitialized_memory
-    torch.use_deterministic_algorithms(True)
-    options.fill_uninitialized_memory = False
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before)
-        options.fill_uninitialized_memory = filled
