@@ -22,7 +22,7 @@ def layer_weights(model: DiffusionGemma, *, wanted: int) -> Iterator[tuple[nn.Li
     for index, layer in enumerate(layers):
         last = index == len(layers) - 1
         for name, module in layer.named_modules():
-            if isinstance(module, nn.Linear):
+            if isinstance(module, nn.Linear) and not (layer.silent_experts and name.startswith("router")):
                 everyone = not last or name.endswith(("k_proj", "v_proj"))
                 if everyone or wanted:
                     yield module, everyone
@@ -36,10 +36,12 @@ def dense_flops(model: DiffusionGemma, rows: int, wanted: int) -> int:
     )
 
 
-def expert_flops(config: TextConfig, rows: int, wanted: int) -> int:
-    """Operations of the chosen experts."""
+def expert_flops(model: DiffusionGemma, rows: int, wanted: int) -> int:
+    """Operations of the chosen experts, where they run."""
+    config = model.config.text
     row = 2 * 3 * config.hidden_size * config.moe_intermediate_size * config.top_k_experts
-    return row * (rows * (len(config.layers) - 1) + wanted)
+    speaking = [not layer.silent_experts for layer in model.text.layers if isinstance(layer, Layer)]
+    return row * (rows * sum(speaking[:-1]) + wanted * speaking[-1])
 
 
 def attention_flops(config: TextConfig, seen: list[int], wanted: int) -> int:

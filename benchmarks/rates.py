@@ -96,7 +96,7 @@ def _rate(
 ) -> Rate:
     config, rows = engine.model.config.text, len(seen)
     matmuls = Matmuls(engine.model, rows, wanted)
-    flops = matmuls.flops + expert_flops(config, rows, wanted) + attention_flops(config, seen, wanted)
+    flops = matmuls.flops + expert_flops(engine.model, rows, wanted) + attention_flops(config, seen, wanted)
     left = torch.randn(rows, config.hidden_size)
     right = torch.randn(config.intermediate_size, config.hidden_size)
 

@@ -53,7 +53,7 @@ def forward_flops(engine: Engine, batch: Sequence[Prepared]) -> int:
     shared = len(os.path.commonprefix(prefixes)) if len(prefixes) > 1 else 0  # noqa: RUF071 - ids, no paths
     rest = [row + 1 for one in prefixes for row in range(shared, len(one))]
     for seen in (list(range(1, shared + 1)), rest):
-        total += dense_flops(engine.model, len(seen), 0) + expert_flops(config, len(seen), 0)
+        total += dense_flops(engine.model, len(seen), 0) + expert_flops(engine.model, len(seen), 0)
         total += attention_flops(config, seen, 0)
     behind: list[int] = []
     slots = 0
@@ -64,7 +64,7 @@ def forward_flops(engine: Engine, batch: Sequence[Prepared]) -> int:
             for canvas in canvases:
                 behind += [prefix + len(branch) + len(canvas.ids)] * len(canvas.ids)
                 slots += len(canvas.slots)
-    total += dense_flops(engine.model, len(behind), slots) + expert_flops(config, len(behind), slots)
+    total += dense_flops(engine.model, len(behind), slots) + expert_flops(engine.model, len(behind), slots)
     return total + attention_flops(config, behind, slots)
 
 

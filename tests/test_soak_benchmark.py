@@ -37,8 +37,14 @@ def test_a_real_server(tiny: Path, tmp_path: Path) -> None:
     ended = {(one["kind"], one["outcome"]): one["requests"] for one in report["outcomes"]}
     assert ended["text", "200"] > 3
     assert any(kind == "batch" for kind, _ in ended)
-    # On so short a run memory is not yet what it will be.
-    found = {one["wanted"]: one["met"] for one in report["targets"] if "grows" not in one["wanted"]}
+    # In so few seconds memory, threads and open files are not yet what they will be.
+    grown = ("grows", "no more")
+    found = {
+        one["wanted"]: one["met"]
+        for one in report["targets"]
+        if not any(words in one["wanted"] for words in grown)
+    }
+    assert len(found) == 3
     assert found == dict.fromkeys(found, True), done.stdout
 
 
