@@ -146,7 +146,7 @@ class Settings(BaseSettings):
         default=262144, ge=1, description="most tokens of all requests waiting or running"
     )
     max_wait_s: Seconds = Field(
-        default=4.0,
+        default=6.0,
         description="longest wait, by the queue's pace, for which a request is still taken; five times as "
         "long for a burst",
     )
