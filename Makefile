@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
-SOURCES := jev schemas extractors model tests benchmarks examples
+SOURCES := jev schemas extractors model tests benchmarks examples training
 
 .PHONY: demo serve test lint check format clean
 
