@@ -17,6 +17,7 @@ from typing import IO, Any, cast
 from pydantic import ValidationError
 
 from jev.batch.outcome import dumps
+from jev.disk import sync_folder
 from jev.review.queue import UNSURE, Item, ReviewError, identity_of
 from jev.schemas import (
     BadRequestError,
@@ -196,7 +197,7 @@ class _Rows:
                     file.truncate(size)
                 raise
         if new:
-            _sync_folder(self.path)
+            sync_folder(self.path.parent)
 
     def _write_all(self) -> None:
         if not self.lines:
@@ -213,7 +214,7 @@ class _Rows:
             with suppress(OSError):
                 partial.unlink(missing_ok=True)
             raise
-        _sync_folder(self.path)
+        sync_folder(self.path.parent)
 
 
 class _Lock:
@@ -298,12 +299,3 @@ def _merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
 
 def _wire(question: Question) -> dict[str, Any]:
     return {name: value for name, value in question.model_dump(mode="json").items() if value is not None}
-
-
-def _sync_folder(path: Path) -> None:
-    """Make a new or renamed file survive a power cut."""
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -5,40 +5,42 @@ from __future__ import annotations
 import json
 import os
 import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
+from jev.disk import sync_folder
 from jev.tune.recipe import TuneError
 
 STATE = "state.pt"
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Put a file in place of the one that is there, if any, at one moment; it is on the disk afterwards."""
+@contextmanager
+def replaced(path: Path) -> Iterator[IO[bytes]]:
+    """Write a file in place of the one that is there, if any, at one moment; it is on the disk afterwards."""
     beside = path.with_name(path.name + ".part")
     with beside.open("wb") as file:
-        file.write(content)
+        yield file
         file.flush()
         os.fsync(file.fileno())
-    _move(beside, path)
+    beside.replace(path)
+    sync_folder(path.parent)
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write a JSON file for people to read, as `write_atomically` does."""
+    """Write a JSON file for people to read, as `replaced` does."""
     text = json.dumps(content, ensure_ascii=False, allow_nan=False, indent=1)
-    write_atomically(path, f"{text}\n".encode())
+    with replaced(path) as file:
+        file.write(f"{text}\n".encode())
 
 
 def save(path: Path, content: dict[str, Any]) -> None:
-    """Write tensors and plain values, as `write_atomically` does."""
-    beside = path.with_name(path.name + ".part")
-    with beside.open("wb") as file:
+    """Write tensors and plain values, as `replaced` does."""
+    with replaced(path) as file:
         torch.save(content, file)
-        file.flush()
-        os.fsync(file.fileno())
-    _move(beside, path)
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -51,12 +53,3 @@ def load(path: Path) -> dict[str, Any]:
         return torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
         raise TuneError(f"{path} cannot be read ({error}); --restart begins anew") from None
-
-
-def _move(beside: Path, path: Path) -> None:
-    beside.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)  # the name too survives a loss of power
-    finally:
-        os.close(folder)

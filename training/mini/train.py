@@ -90,14 +90,6 @@ def trained(name: str, frozen: int) -> bool:
     return True
 
 
-def switch_off_dead_experts(model: Any) -> None:
-    """Do not run experts whose output meets a norm of zeros and stays zero: the same numbers, sooner."""
-    for layer in model.text.layers:
-        if not layer.post_feedforward_layernorm_2.weight.any():
-            layer.router.forward = lambda x: (x, x)
-            layer.experts.forward = lambda x, weights, index: torch.zeros_like(x)
-
-
 def groups(model: Any, given: argparse.Namespace) -> list[dict[str, Any]]:
     """Parameters with their learning rates."""
     last = len(model.text.layers) - 1
@@ -271,7 +263,6 @@ def main() -> None:
     given.out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     engine = Engine.load(given.model)
-    switch_off_dead_experts(engine.model)
     guides = Guides(engine.model, engine.context)
     if given.start:
         saved = torch.load(given.start)
