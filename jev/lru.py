@@ -50,3 +50,8 @@ class ByteLRU(Generic[V]):
             self.bytes -= dropped.nbytes
         self._entries[key] = value
         self.bytes += value.nbytes
+
+    def clear(self) -> None:
+        """Let go of all entries."""
+        self._entries.clear()
+        self.bytes = 0

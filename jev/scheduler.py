@@ -1,74 +1,50 @@
-"""What runs on the model: bounded admission, many requests a step, cancellation and deadlines."""
+"""What runs on the model: decisions and texts on one thread, one forward at a time."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import threading
 import time
-import traceback
-from collections import deque
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from jev.errors import APIError, ModelUnavailableError, OverloadedError, ServerError
-from jev.pace import Pace, Patience
+from jev.errors import ModelUnavailableError
+from jev.reads import Job, Reads, shutting_down
+from jev.share import Share
+from jev.text_stream import TextStream
+from jev.texts import TextJob, TextLimits, Texts
 
 if TYPE_CHECKING:
     from jev.engine import Engine
     from jev.plan import Plan
-    from jev.run import Run
     from jev.schemas import SystemOneResponse
+    from jev.writing import TextPlan
 
-logger = logging.getLogger(__name__)
-
-MIN_RETRY_AFTER = 1.0
-MAX_RETRY_AFTER = 60.0
-WELCOME = 8
-"""Requests that are admitted however long they may wait: a slow machine must not turn everyone away."""
+Pause: TypeAlias = Literal["keep", "finish", "abort"]
+"""What a pause does with work that has begun; see `Scheduler.pause`."""
 
 
-@dataclass(eq=False, slots=True)
-class _Job:
-    """One admitted plan on its way through the queue and the model thread."""
-
-    plan: Plan
-    future: asyncio.Future[SystemOneResponse]
-    submitted: float
-    background: bool = False
-    started: float | None = None
-    stop: bool = False
-    run: Run | None = None
-
-    def settle(self, outcome: SystemOneResponse | Exception) -> None:
-        """Hand the outcome to whoever waits, from any thread; nobody may be waiting any more."""
-
-        def deliver() -> None:
-            if self.future.done():
-                return
-            if isinstance(outcome, Exception):
-                self.future.set_exception(outcome)
-            else:
-                self.future.set_result(outcome)
-
-        try:
-            self.future.get_loop().call_soon_threadsafe(deliver)
-        except RuntimeError:
-            logger.debug("the event loop of a request closed before its answer was ready")
+BACKGROUND_PART = 0.2
+"""Part of the model's time that plans in the background get while texts, and no other plans, want it."""
 
 
 class Scheduler:
-    """Runs plans on a thread of its own; each step of the model holds rows of as many as fit.
+    """Runs plans and texts on a thread of its own; a step of plans holds rows of as many as fit.
+
+    A step is of plans or of texts. Plans go first, so that they wait for the forward in progress at
+    most; see `jev.share` for what is left to texts meanwhile.
 
     Args:
         engine: what runs them.
         max_requests: most plans waiting or running.
         max_tokens: most tokens of all plans waiting or running; a larger plan is admitted alone.
         max_wait_s: longest wait, by the pace of what ran lately, for which a plan is still admitted
-            to a queue that stands; a burst may wait longer (see `jev.pace`), and `WELCOME` plans are
-            admitted anyhow.
+            to a queue that stands; a burst may wait longer (see `jev.pace`), and `jev.reads.WELCOME`
+            plans are admitted anyhow.
         step_rows: most rows of a step; plans of more tokens let shorter ones go first.
+        texts: how many texts are taken, and how they share the model.
+        text_share: part of the model's time that texts get while plans wait.
     """
 
     def __init__(
@@ -78,26 +54,39 @@ class Scheduler:
         max_tokens: int,
         max_wait_s: float = math.inf,
         step_rows: int = 512,
+        *,
+        texts: TextLimits | None = None,
+        text_share: float = 0.1,
     ) -> None:
         self._engine = engine
-        self._max_requests = max_requests
-        self._max_tokens = max_tokens
-        self._step_rows = step_rows
-        self._pace = Pace()
-        self._patience = Patience(max_wait_s, WELCOME)
+        self._reads = Reads(engine, max_requests, max_tokens, max_wait_s, step_rows)
+        self._texts = Texts(engine, texts or TextLimits())
+        self._text_share = Share(text_share)
+        self._idle_share = Share(BACKGROUND_PART)
         self._changed = threading.Condition()
-        self._queue: deque[_Job] = deque()
-        self._running: list[_Job] = []
         self._closing = False
-        self._unlearned_s = 0.0
+        self._paused: Pause | None = None
+        self._quiet = False
+        self._reset = False
         self._thread = threading.Thread(target=self._work, name="jev-model", daemon=True)
         self._thread.start()
 
     @property
     def pending(self) -> tuple[int, int]:
-        """Requests and tokens that are waiting or running."""
+        """Requests and tokens that are waiting or running, texts not counted."""
         with self._changed:
-            return self._pending()
+            return self._reads.pending
+
+    @property
+    def pending_texts(self) -> tuple[int, int]:
+        """Texts that wait or are being written, and rows that they may take."""
+        with self._changed:
+            return self._texts.pending
+
+    @property
+    def paused(self) -> bool:
+        """Whether no step is taken."""
+        return self._paused is not None
 
     async def submit(
         self, plan: Plan, *, deadline: float | None = None, background: bool = False
@@ -109,188 +98,167 @@ class Scheduler:
         Args:
             plan: what `Engine.prepare` made.
             deadline: when to give up, on the clock of `time.monotonic`.
-            background: run it in steps that no other plan wants. It takes no place in the queue, so
-                whoever submits such plans bounds them.
+            background: run it in steps that no other plan wants; while texts are written, in some of
+                them. It takes no place in the queue, so whoever submits such plans bounds them.
 
         Raises:
             OverloadedError: the queue is full, or the deadline passed.
             ModelUnavailableError: the scheduler is closing.
             ServerError: the engine failed; the log says where.
         """
-        job = self._admit(plan, deadline, background)
+        with self._changed:
+            if self._closing:
+                raise shutting_down()
+            job = self._reads.admit(plan, deadline, background)
+            self._changed.notify_all()
         try:
             async with asyncio.timeout(None if deadline is None else deadline - time.monotonic()):
                 response = await job.future
         except TimeoutError:
-            raise self._late(job) from None
+            with self._changed:
+                late = self._reads.late(job)
+            raise late from None
         finally:
-            self._release(job)
+            with self._changed:
+                self._reads.release(job)
         return response, (job.started or job.submitted) - job.submitted
 
-    def close(self, *, drain: bool = False, timeout: float | None = None) -> None:
-        """Refuse new plans, then finish (`drain`) or cancel the admitted ones and join the thread.
+    async def write(self, plan: TextPlan, *, deadline: float | None = None) -> TextStream:
+        """Admit a text; its events come from the stream that is returned, which whoever has it closes.
 
         Args:
-            drain: let every admitted plan run to its end.
+            plan: what `Engine.prepare_text` made.
+            deadline: when to give up, on the clock of `time.monotonic`.
+
+        Raises:
+            OverloadedError: too many texts are pending, or the deadline has passed.
+            ModelUnavailableError: the scheduler is closing.
+        """
+        with self._changed:
+            if self._closing:
+                raise shutting_down()
+            job = self._texts.admit(plan, deadline)
+
+            def stop() -> None:
+                with self._changed:
+                    job.stop = True
+                    self._changed.notify_all()
+
+            job.stream = TextStream(stop, deadline)
+            self._changed.notify_all()
+        return job.stream
+
+    async def pause(self, mode: Pause = "finish") -> None:
+        """Take no more steps, and return once the model is at rest. What comes now waits for `resume`.
+
+        Args:
+            mode: `finish` lets plans that run end and canvases that are begun be finished; `keep` holds
+                everything where it is after the forward in progress, and a text goes on from there as
+                if nothing had been; `abort` ends texts as aborted and refuses plans, waiting or begun.
+        """
+        with self._changed:
+            if self._closing:
+                return
+            self._paused, self._quiet = mode, False
+            if mode == "abort":
+                self._reads.drop(ModelUnavailableError("The model was paused", retry_after=1))
+                self._texts.drop(None)
+            self._changed.notify_all()
+        await asyncio.to_thread(self._wait_until, lambda: self._quiet or self._paused is None)
+
+    def resume(self) -> None:
+        """Go on after a pause."""
+        with self._changed:
+            self._paused = None
+            self._changed.notify_all()
+
+    async def reset_cache(self) -> None:
+        """Forget all cached prefixes and pictures, between two steps.
+
+        What runs keeps the keys and values that it stands behind, so that nothing of it changes.
+        """
+        with self._changed:
+            if self._closing:
+                return
+            self._reset = True
+            self._changed.notify_all()
+        await asyncio.to_thread(self._wait_until, lambda: not self._reset)
+
+    def _wait_until(self, condition: Callable[[], bool]) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: condition() or self._closing)
+
+    def close(self, *, drain: bool = False, timeout: float | None = None) -> None:
+        """Refuse new work, then finish (`drain`) or cancel what was admitted and join the thread.
+
+        Args:
+            drain: let everything that was admitted run to its end.
             timeout: seconds to wait for the thread; none = until it ends.
         """
         with self._changed:
             self._closing = True
-            dropped: list[_Job] = []
+            self._paused = None
             if not drain:
-                dropped = list(self._queue)
-                self._queue.clear()
-                for job in self._running:
-                    job.stop = True
+                self._reads.drop(shutting_down())
+                self._texts.drop(shutting_down())
             self._changed.notify_all()
-        for job in dropped:
-            job.settle(_shutting_down())
         self._thread.join(timeout)
 
-    def _pending(self) -> tuple[int, int]:
-        jobs = [job for job in (*self._queue, *self._running) if not job.background]
-        return len(jobs), sum(job.plan.tokens for job in jobs)
-
-    def _admit(self, plan: Plan, deadline: float | None, background: bool) -> _Job:
-        with self._changed:
-            if self._closing:
-                raise _shutting_down()
-            if deadline is not None and deadline <= time.monotonic():
-                raise self._overloaded("The deadline passed before the request was queued", plan)
-            requests, tokens = self._pending()
-            if not background and requests >= self._max_requests:
-                raise self._overloaded(f"{requests} requests are pending already", plan)
-            if not background and requests and tokens + plan.tokens > self._max_tokens:
-                raise self._overloaded(
-                    f"{tokens} tokens are pending; {plan.tokens} more exceed the limit of {self._max_tokens}",
-                    plan,
-                )
-            if not background:
-                self._check_wait(plan, requests, deadline)
-            future: asyncio.Future[SystemOneResponse] = asyncio.get_running_loop().create_future()
-            job = _Job(plan, future, time.monotonic(), background)
-            self._queue.append(job)
-            self._changed.notify_all()
-            return job
-
-    def _check_wait(self, plan: Plan, pending: int, deadline: float | None) -> None:
-        """Refuse what would have its answer too late for the others, or for its own caller."""
-        now = time.monotonic()
-        limit = self._patience.limit(pending, now)
-        if deadline is not None and pending >= WELCOME:
-            limit = min(limit, deadline - now)
-        wait = self._wait(plan)
-        if wait > limit:
-            raise self._overloaded(
-                f"{pending} requests are pending, about {wait:.1f} s; the limit is {limit:.3g} s", plan
-            )
-
-    def _wait(self, plan: Plan) -> float:
-        """Seconds until what goes before `plan` will have run, by the pace of what ran lately."""
-        # Longer ones let it go first, but keep a part of every step.
-        most = max(plan.tokens, self._step_rows)
-        before = [min(job.plan.tokens, most) for job in (*self._queue, *self._running) if not job.background]
-        return self._pace.wait(sum(before), len(before))
-
-    def _release(self, job: _Job) -> None:
-        """Forget a job that nobody waits for any more; a finished one is gone already."""
-        with self._changed:
-            job.stop = True
-            if job in self._queue:
-                self._queue.remove(job)
-
-    def _late(self, job: _Job) -> OverloadedError:
-        with self._changed:
-            where = "queued" if job.started is None else "running"
-            return self._overloaded(f"The deadline passed while the request was {where}", job.plan)
-
-    def _overloaded(self, message: str, plan: Plan) -> OverloadedError:
-        """Build the refusal of a plan; it says to come back when what is pending now should have run."""
-        seconds = min(max(self._wait(plan), MIN_RETRY_AFTER), MAX_RETRY_AFTER)
-        return OverloadedError(message, retry_after=seconds)
-
     def _work(self) -> None:
-        while jobs := self._next():
-            started = time.monotonic()
-            self._step(jobs)
-            self._unlearned_s += time.monotonic() - started
-            finished = [(job, self._outcome(job)) for job in jobs if job.run is None or job.run.done]
-            with self._changed:
-                ended = {id(job) for job, _ in finished}
-                self._running = [job for job in self._running if id(job) not in ended]
-                self._learn(sum(job.plan.tokens for job, _ in finished), len(jobs))
-            for job, outcome in finished:
-                job.settle(outcome)
-            del jobs, finished  # an idle thread must not keep the last requests alive
+        while (step := self._next()) is not None:
+            step()
+            del step  # an idle thread must not keep the last requests alive
 
-    def _next(self) -> list[_Job]:
-        """Wait for work: everything that is wanted, in order of arrival; nothing once it is closed.
-
-        What runs in the background is work only while nothing else is.
-        """
+    def _next(self) -> Callable[[], None] | None:
+        """Wait for work and choose the next step; None once all is done and no more will come."""
         with self._changed:
             while True:
-                self._sort()
-                if self._running or self._closing:
-                    wanted = [job for job in self._running if not job.background]
-                    return wanted or list(self._running)
+                if self._reset:
+                    self._engine.forget()
+                    self._reset = False
+                    self._changed.notify_all()
+                self._reads.sort(take=self._paused is None)
+                self._texts.sort(take=self._paused is None)
+                step = None if self._paused in ("keep", "abort") else self._choose()
+                if step is not None:
+                    return step
+                if self._closing:
+                    return None
+                if self._paused is not None and not self._quiet:
+                    self._quiet = True
+                    self._changed.notify_all()
                 self._changed.wait()
 
-    def _sort(self) -> None:
-        """Let go of what is not wanted and take up what waits; a waiting thread holds neither."""
-        dropped = [job for job in self._running if job.stop]
-        self._running = [job for job in self._running if not job.stop]
-        for job in dropped:
-            job.settle(_shutting_down())
-        while self._queue:
-            job = self._queue.popleft()
-            job.started = time.monotonic()
-            self._running.append(job)
+    def _choose(self) -> Callable[[], None] | None:
+        """The next step: of plans, of texts, or of plans in the background."""
+        plans = self._reads.wanted()
+        texts = self._texts.wanted(finishing=self._paused == "finish")
+        if self._text_share.is_second(first=bool(plans), second=bool(texts)):
+            idle = self._reads.idle_work()
+            if not self._idle_share.is_second(first=True, second=bool(idle)):
+                return lambda: self._write(texts, contended=bool(idle))
+            plans = idle
+        both = bool(plans and texts)
+        plans = plans or self._reads.idle_work()
+        return (lambda: self._read(plans, contended=both)) if plans else None
 
-    def _step(self, jobs: list[_Job]) -> None:
-        """Take one step with the jobs; what fails is kept in the run that failed."""
-        try:
-            for job in jobs:
-                if job.run is None:
-                    job.run = self._engine.start(job.plan)
-            if left := [job.run for job in jobs if job.run is not None and not job.run.done]:
-                self._engine.step(left)
-        except BaseException as error:  # the thread outlives whatever a request does to it
-            self._fail(jobs, error)
+    def _read(self, jobs: list[Job], *, contended: bool) -> None:
+        started = time.monotonic()
+        ended = self._reads.run(jobs)
+        seconds = time.monotonic() - started
+        self._text_share.note(seconds, second=False, contended=contended)
+        if jobs[0].background:
+            self._idle_share.note(seconds, second=True, contended=contended)
+        with self._changed:
+            self._reads.settle(ended, len(jobs))
+        for job, outcome in ended:
+            job.settle(outcome)
 
-    def _fail(self, jobs: list[_Job], error: BaseException) -> None:
-        """End all jobs: nobody knows what state a step left that did not fail on its own terms."""
-        logger.error("a step of the model failed: %s", crash_report(error))
-        for job in jobs:
-            job.run = None
-
-    def _outcome(self, job: _Job) -> SystemOneResponse | Exception:
-        if job.run is None:
-            return ServerError()
-        try:
-            return self._engine.finish(job.run)
-        except APIError as error:
-            return error
-        except BaseException as error:
-            logger.error("a request failed in the engine: %s", crash_report(error))
-            return ServerError()
-
-    def _learn(self, tokens: int, requests: int) -> None:
-        """Note how long the model was busy for the tokens of the requests that it finished."""
-        if tokens:
-            self._pace.learn(self._unlearned_s, tokens, requests)
-            self._unlearned_s = 0.0
-
-
-def crash_report(error: BaseException) -> str:
-    """Say what was raised and where, causes first, without the messages: those may quote a request."""
-    parts: list[str] = []
-    seen: BaseException | None = error
-    while seen is not None and len(parts) < 8:
-        parts.append(f"{type(seen).__qualname__}\n{''.join(traceback.format_tb(seen.__traceback__))}")
-        seen = seen.__cause__ or seen.__context__
-    return "followed by ".join(reversed(parts)).rstrip()
-
-
-def _shutting_down() -> ModelUnavailableError:
-    return ModelUnavailableError("The server is shutting down")
+    def _write(self, jobs: list[TextJob], *, contended: bool) -> None:
+        started = time.monotonic()
+        self._texts.run(jobs)
+        seconds = time.monotonic() - started
+        self._text_share.note(seconds, second=True, contended=True)
+        self._idle_share.note(seconds, second=False, contended=contended)
+        with self._changed:
+            self._texts.settle(jobs)

@@ -7,8 +7,9 @@ other work between two forwards, stop, or run several texts in one forward.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -76,6 +77,9 @@ class Generation:
         prefix: keys and values of what stands before the prompt.
         images: soft tokens that stand in for the embeddings of prompt rows.
         prefill_rows: most rows of the prompt encoded in one forward; an image is not split.
+        cuts: places in the prompt, increasing and not within an image, that no forward encodes across. A
+            text whose prompt up to such a place is encoded already then becomes what it would become
+            otherwise, bit for bit.
         noise: what draws; None = from the options' seed.
 
     Attributes:
@@ -98,6 +102,7 @@ class Generation:
         prefix: PrefixKV | None = None,
         images: Sequence[ImageSpan] = (),
         prefill_rows: int = PREFILL_ROWS,
+        cuts: Sequence[int] = (),
         noise: Noise | None = None,
     ) -> None:
         config = model.config
@@ -117,13 +122,18 @@ class Generation:
         self.finish: Finish | None = None
         self.steps = 0
         self._noise = noise or Noise(options.seed, config.text.vocab_size, model.device)
-        self._pending = deque(pieces(prompt, images, prefill_rows))
+        self._pending = deque(_cut(prompt, images, prefill_rows, cuts))
         self._canvas: _Canvas | None = None
 
     @property
     def done(self) -> bool:
         """Whether nothing is left to do."""
         return self.finish is not None
+
+    @property
+    def refining(self) -> bool:
+        """Whether a canvas is begun and not finished."""
+        return self._canvas is not None
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -165,6 +175,7 @@ class Generation:
             soft=[canvas.soft],
         )
 
+    @torch.inference_mode()
     def advance(self, hidden: Tensor, rows: list[LayerKV]) -> Progress:
         """Take in what the forward of `block()` gave.
 
@@ -244,17 +255,32 @@ class Generation:
         self.kv = self.model.empty_prefix()
 
 
-@torch.inference_mode()
+def _cut(
+    ids: Sequence[int], images: Sequence[ImageSpan], rows: int, cuts: Sequence[int]
+) -> Iterator[tuple[Sequence[int], list[ImageSpan]]]:
+    """The pieces of a prompt, none of them across a cut."""
+    for start, end in pairwise((0, *(cut for cut in cuts if 0 < cut < len(ids)), len(ids))):
+        within = [ImageSpan(one.start - start, one.embeddings) for one in images if start <= one.start < end]
+        yield from pieces(ids[start:end], within, rows)
+
+
 def step(model: DiffusionGemma, generations: Sequence[Generation]) -> list[Progress]:
     """Run one forward for several texts that are not done; each text's vocabulary-wide work is done in turn.
 
     What a text becomes depends on the others by the rounding of differently shaped matmuls, which may
     tip a token. Texts that shall not depend on each other at all are run alone.
     """
+    found = run(model, generations)
+    return [one.advance(*rows) for one, rows in zip(generations, found, strict=True)]
+
+
+@torch.inference_mode()
+def run(model: DiffusionGemma, generations: Sequence[Generation]) -> list[tuple[Tensor, list[LayerKV]]]:
+    """The forward of a step: for each text what its `advance` takes. If it fails, nothing has changed."""
     blocks = [one.block() for one in generations]
     hidden, encoded = forward(model.text, blocks, rule=model.image_rule)
     parts = hidden.split([sum(map(len, block.slots)) for block in blocks])
-    return [one.advance(part, rows) for one, part, rows in zip(generations, parts, encoded, strict=True)]
+    return list(zip(parts, encoded, strict=True))
 
 
 def write(

@@ -12,8 +12,8 @@ from typing import TypeVar
 from jev.batch.ledger import read_totals
 from jev.batch.outcome import Outcome
 from jev.batch.readers import JobError
+from jev.crash import crash_report
 from jev.errors import APIError, ModelUnavailableError, ServerError
-from jev.scheduler import crash_report
 from jev.schemas.batches import Batch, BatchCreate, BatchIssue
 from jev.server.batch_job import BatchJob, counted
 from jev.server.batch_store import LEDGER, BatchStore

@@ -15,9 +15,9 @@ from pydantic import ValidationError
 
 from jev.attachments import Source, sources_of
 from jev.batch.outcome import Outcome
+from jev.crash import crash_report
 from jev.errors import APIError, InvalidRequestError, OverloadedError, ServerError
 from jev.material import NOTHING
-from jev.scheduler import crash_report
 from jev.schemas import BadRequestError, SystemOneRequest, Warning, parse_json, parse_request
 from jev.schemas.batches import BatchLine
 from jev.schemas.errors import issues_of

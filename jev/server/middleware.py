@@ -10,8 +10,8 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from jev.crash import crash_report
 from jev.errors import ModelUnavailableError, ServerError
-from jev.scheduler import crash_report
 from jev.server.errors import CLIENT_GONE, error_response
 from jev.server.logs import log_request
 from jev.server.metrics import Metrics
@@ -61,16 +61,20 @@ class RequestMiddleware:
             # The server is stopping and has waited long enough.
             if status is not None:
                 raise
-            await error_response(ModelUnavailableError("The server is shutting down"))(
-                scope, receive, send_with_id
-            )
+            stopping = ModelUnavailableError("The server is shutting down")
+            await error_response(stopping, scope["path"])(scope, receive, send_with_id)
         except Exception as error:
             logger.error("request %s failed: %s", record.id, crash_report(error))
             if status is not None:
                 raise  # too late for a response: the connection has to break
-            await error_response(ServerError())(scope, receive, send_with_id)
+            await error_response(ServerError(), scope["path"])(scope, receive, send_with_id)
         finally:
-            self._finish(scope, record, status or CLIENT_GONE, time.perf_counter() - began)
+            self._finish(
+                scope,
+                record,
+                CLIENT_GONE if record.gone else status or CLIENT_GONE,
+                time.perf_counter() - began,
+            )
 
     def _finish(self, scope: Scope, record: RequestRecord, status: int, seconds: float) -> None:
         # The route's template where routing found one, so that ids make no new series.
@@ -88,6 +92,8 @@ class RequestMiddleware:
             fields["questions"] = record.questions
         if record.tokens is not None:
             fields["tokens"] = record.tokens
+        if record.text_tokens is not None:
+            fields["text_tokens"] = record.text_tokens
         if record.queue_seconds is not None:
             fields["queue_ms"] = round(record.queue_seconds * 1000, 1)
         log_request(fields)
