@@ -25,11 +25,16 @@ class Template:
             tokenizer.control_id(name) if tokenizer.has_control(name) else None
             for name in ("<|image>", "<|image|>", "<image|>")
         ]
-        channel, channel_end = tokenizer.control_id("<|channel>"), tokenizer.control_id("<channel|>")
-        self._channel = (channel, channel_end)
-        self.empty_thought = (channel, *tokenizer.encode("thought\n"), channel_end)
+        self.channel, self.channel_end = (
+            tokenizer.control_id("<|channel>"),
+            tokenizer.control_id("<channel|>"),
+        )
+        self._think = tokenizer.control_id("<|think|>") if tokenizer.has_control("<|think|>") else None
+        self.empty_thought = (self.channel, *tokenizer.encode("thought\n"), self.channel_end)
         """What the model writes before an answer when it does not think."""
-        self.answer_turn = (self.turn_end, *tokenizer.encode("\n"), self.turn, *tokenizer.encode("model\n"))
+        self.model_turn = (self.turn, *tokenizer.encode("model\n"))
+        """Opens the model's turn."""
+        self.answer_turn = (self.turn_end, *tokenizer.encode("\n"), *self.model_turn)
         """Ends the user's turn and opens the model's."""
 
     def open_user(
@@ -45,12 +50,40 @@ class Template:
         before = (*self._turn("system\n", system), self.turn_end, *line) if system else ()
         return (self.bos, *before, *self._turn("user\n", user), *self.answer_turn)
 
+    @property
+    def can_think(self) -> bool:
+        """Whether the tokenizer knows how a prompt asks for thoughts."""
+        return self._think is not None
+
+    def dialogue(
+        self, turns: Sequence[tuple[str, Sequence[str | int]]], *, think: bool = False
+    ) -> tuple[int, ...]:
+        """A prompt of turns, each a role (system, user, model) and its parts; the model's next turn is open.
+
+        With `think` the first turn, which is a system turn or else gets one before it, asks for thoughts.
+
+        Raises:
+            CheckpointError: for thoughts, where the tokenizer knows no token that asks for them.
+        """
+        turns = list(turns)
+        line = self._encode("\n")
+        ids = [self.bos]
+        if think:
+            if self._think is None:
+                raise CheckpointError("tokenizer.json has no control token <|think|>")
+            system = turns.pop(0)[1] if turns and turns[0][0] == "system" else ()
+            asked = self._turn("\n", system)[1:]
+            ids += [self.turn, *self._encode("system\n"), self._think, *asked, self.turn_end, *line]
+        for role, parts in turns:
+            ids += [*self._turn(f"{role}\n", parts), self.turn_end, *line]
+        return (*ids, *self.model_turn)
+
     def shown(self, ids: Sequence[int]) -> tuple[int, ...]:
         """Ids that a reader of the model's turn sees: no thought channels and no control tokens.
 
         A turn that is nothing but thought is shown.
         """
-        start, end = self._channel
+        start, end = self.channel, self.channel_end
         outside: list[int] = []
         inside = False
         for one in ids:

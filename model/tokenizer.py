@@ -24,9 +24,16 @@ class Tokenizer:
     Attributes:
         longest: characters of the longest token; text of n characters has at least n / longest
             tokens, which bounds a text's length before it is encoded.
+        byte_values: what the tokens that stand for one byte of UTF-8 each stand for, by id.
     """
 
-    def __init__(self, spec: dict) -> None:
+    def __init__(self, spec: dict, source: str = "tokenizer.json") -> None:
+        """Build from decoded JSON; `source` is what errors call it.
+
+        Raises:
+            CheckpointError: one sentence naming what is wrong.
+        """
+        self._source = source
         try:
             added = spec.get("added_tokens") or []
             self.control = {one["content"]: one["id"] for one in added if _is_control(one)}
@@ -34,21 +41,23 @@ class Tokenizer:
                 one["special"] = one["content"] in self.control
             self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(spec))
         except Exception as error:
-            raise CheckpointError(f"tokenizer.json cannot be used: {error}") from None
+            raise CheckpointError(f"{self._source} cannot be used: {error}") from None
         # Special tokens in text are split like any other text.
         self._tokenizer.encode_special_tokens = True
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         vocabulary = self._tokenizer.get_vocab()
         if not vocabulary:
-            raise CheckpointError("tokenizer.json has no tokens")
+            raise CheckpointError(f"{self._source} has no tokens")
         for content, index in self.control.items():
             if self._tokenizer.token_to_id(content) != index:
                 raise CheckpointError(
-                    f"tokenizer.json gives control token {content} the id {index} of another token"
+                    f"{self._source} gives control token {content} the id {index} of another token"
                 )
         self.vocab_size = max(vocabulary.values()) + 1
         self.longest = max(map(len, vocabulary))
+        names = ((byte, f"<0x{byte:02X}>") for byte in range(256))
+        self.byte_values = {vocabulary[name]: byte for byte, name in names if name in vocabulary}
         self._check_control()
 
     @classmethod
@@ -67,7 +76,7 @@ class Tokenizer:
     def control_id(self, name: str) -> int:
         """The id of a control token such as `<|turn>`."""
         if name not in self.control:
-            raise CheckpointError(f"tokenizer.json has no control token {name}")
+            raise CheckpointError(f"{self._source} has no control token {name}")
         return self.control[name]
 
     def has_control(self, name: str) -> bool:
@@ -83,8 +92,13 @@ class Tokenizer:
         ids = set(self.control.values())
         for content in self.control:
             if ids.intersection(self.encode(content)):
-                raise CheckpointError(f"tokenizer.json turns the text {content!r} into a control token")
+                raise CheckpointError(f"{self._source} turns the text {content!r} into a control token")
 
 
 def _is_control(added: dict) -> bool:
-    return bool(added.get("special")) or _CONTROL.fullmatch(added["content"]) is not None
+    return bool(added.get("special")) or is_control_name(added["content"])
+
+
+def is_control_name(token: str) -> bool:
+    """Whether a token of this name structures a prompt, whatever a file calls it."""
+    return _CONTROL.fullmatch(token) is not None

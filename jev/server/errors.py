@@ -11,6 +11,13 @@ from starlette.responses import JSONResponse, Response
 
 from jev.errors import APIError, InvalidRequestError, NotFoundError, ServerError
 from jev.schemas import BadRequestError, ErrorBody, ErrorDetail, Issue, IssueList
+from jev.server.writing.errors import ollama_error, openai_error, status_of
+
+OPENAI_PATHS = frozenset({"/v1/chat/completions", "/v1/completions"})
+"""Routes whose errors have OpenAI's shape."""
+
+OLLAMA_PREFIX = "/api/"
+"""Routes below it have errors in Ollama's shape."""
 
 CLIENT_GONE = 499
 """The status logged for a client that went away; nothing is left to receive it."""
@@ -28,10 +35,21 @@ class RequestTimeoutError(APIError):
     default_message = "The request body did not arrive in time"
 
 
-def error_response(error: APIError) -> Response:
-    """Return the response for an error: its status, a JSON body and the headers that belong to it."""
-    body = body_of_error(error).model_dump()
-    return JSONResponse(body, status_code=error.status, headers=_headers(error))
+def error_response(error: APIError, path: str = "") -> Response:
+    """Return the response for an error: its status, a JSON body and the headers that belong to it.
+
+    Args:
+        error: the error.
+        path: of the request; routes in the shape of another API have errors in that shape too.
+    """
+    status = error.status
+    if path in OPENAI_PATHS:
+        status, body = status_of(error), openai_error(error)
+    elif path.startswith(OLLAMA_PREFIX):
+        status, body = status_of(error), ollama_error(error)
+    else:
+        body = body_of_error(error)
+    return JSONResponse(body.model_dump(), status_code=status, headers=_headers(error))
 
 
 def body_of_error(error: APIError) -> IssueList | ErrorBody:
@@ -60,15 +78,15 @@ def install_error_handlers(app: FastAPI) -> None:
 
     async def api_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, APIError)
-        return error_response(error)
+        return error_response(error, request.url.path)
 
     async def bad_request(request: Request, error: Exception) -> Response:
         assert isinstance(error, BadRequestError)
-        return error_response(InvalidRequestError.of(error.issues))
+        return error_response(InvalidRequestError.of(error.issues), request.url.path)
 
     async def routing(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        response = error_response(_routing_error(error))
+        response = error_response(_routing_error(error), request.url.path)
         response.headers.update(error.headers or {})
         return response
 

@@ -10,6 +10,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 LATENCY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+BLOCK_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 
 ENGINE_COUNTERS = {
     "reads": ("jev_reads", "Canvas reads"),
@@ -17,6 +18,11 @@ ENGINE_COUNTERS = {
     "rows_read": ("jev_rows_read", "Canvas rows computed"),
     "prefix_hits": ("jev_prefix_cache_hits", "Prompt prefixes found in the cache"),
     "prefix_misses": ("jev_prefix_cache_misses", "Prompt prefixes that had to be computed"),
+    "texts": ("jev_texts", "Texts begun"),
+    "text_tokens": ("jev_text_tokens", "Tokens of texts, up to their ends"),
+    "canvases": ("jev_text_canvases", "Canvases finished"),
+    "canvas_rows": ("jev_text_canvas_rows", "Rows of these canvases"),
+    "text_steps": ("jev_text_steps", "Forwards for texts"),
 }
 
 
@@ -29,6 +35,7 @@ class Metrics:
         stored: returns the bytes of all uploads.
         batches: returns how many batches have not ended, and how many of their requests were answered
             and were not.
+        texts: returns the texts that wait or are being written, and the rows that they may take.
     """
 
     def __init__(
@@ -37,6 +44,7 @@ class Metrics:
         stats: Callable[[], dict[str, float]],
         stored: Callable[[], int],
         batches: Callable[[], dict[str, int]],
+        texts: Callable[[], tuple[int, int]],
     ) -> None:
         self._registry = CollectorRegistry()
         self._requests = Counter(
@@ -53,6 +61,16 @@ class Metrics:
         waiting.set_function(lambda: pending()[0])
         tokens = Gauge("jev_pending_tokens", "Tokens of them", registry=self._registry)
         tokens.set_function(lambda: pending()[1])
+        writing = Gauge("jev_pending_texts", "Texts waiting or being written", registry=self._registry)
+        writing.set_function(lambda: texts()[0])
+        rows = Gauge("jev_pending_text_rows", "Rows they may take at most", registry=self._registry)
+        rows.set_function(lambda: texts()[1])
+        self._blocks = Histogram(
+            "jev_text_canvas_seconds",
+            "Seconds a canvas took, without other work between its steps",
+            buckets=BLOCK_BUCKETS,
+            registry=self._registry,
+        )
         files = Gauge("jev_stored_bytes", "Bytes of uploaded files", registry=self._registry)
         files.set_function(stored)
         unfinished = Gauge("jev_batches", "Batches waiting or running", registry=self._registry)
@@ -65,6 +83,10 @@ class Metrics:
         """Count one finished request; `path` is a route, never what the caller typed."""
         self._requests.labels(path, str(status)).inc()
         self._seconds.labels(path).observe(seconds)
+
+    def canvas(self, seconds: float) -> None:
+        """Count a finished canvas of a text."""
+        self._blocks.observe(seconds)
 
     def render(self) -> bytes:
         """Return the text exposition."""

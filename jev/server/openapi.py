@@ -5,8 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import FastAPI
+from pydantic import BaseModel
 
 from jev.schemas import ErrorBody, IssueList, SystemOneRequest, SystemOneResponse
+from jev.schemas.chat import ChatChunk, ChatCompletion, ChatRequest
+from jev.schemas.completion import Completion, CompletionRequest, OpenAIErrorBody
+from jev.schemas.ollama import (
+    OllamaChat,
+    OllamaChatLine,
+    OllamaDescription,
+    OllamaError,
+    OllamaGenerate,
+    OllamaGenerateLine,
+    OllamaShow,
+)
 
 _REF = "#/components/schemas/{model}"
 
@@ -35,6 +47,14 @@ _MULTIPART = {
     "additionalProperties": {"type": "string", "format": "binary"},
 }
 
+_TIMEOUT = {
+    "name": "timeout",
+    "in": "header",
+    "required": False,
+    "description": "seconds after which the caller no longer wants the answer",
+    "schema": {"type": "number", "exclusiveMinimum": 0},
+}
+
 SYSTEMONE: dict[str, Any] = {
     "responses": {200: {"model": SystemOneResponse, "description": "An answer to every question"}},
     "openapi_extra": {
@@ -46,17 +66,54 @@ SYSTEMONE: dict[str, Any] = {
                 "multipart/form-data": {"schema": _MULTIPART},
             },
         },
-        "parameters": [
-            {
-                "name": "timeout",
-                "in": "header",
-                "required": False,
-                "description": "seconds after which the caller no longer wants the answer",
-                "schema": {"type": "number", "exclusiveMinimum": 0},
-            }
-        ],
+        "parameters": [_TIMEOUT],
     },
 }
+
+
+def _written(
+    request: type[BaseModel], answer: type[BaseModel], error: type[BaseModel], stream: dict[str, Any] | None
+) -> dict[str, Any]:
+    """What is said of a route whose body is read by hand, in the shape of another API."""
+    meanings = {400: "The request is not valid", **_MEANINGS}
+    errors = {
+        status: {"model": error, "description": text} for status, text in meanings.items() if status != 403
+    }
+    content = {"content": stream} if stream is not None else {}
+    return {
+        "responses": {200: {"model": answer, "description": "As asked", **content}, **errors},
+        "openapi_extra": {
+            "requestBody": {
+                "required": True,
+                "description": "Optionally packed with `Content-Encoding: gzip` or `zstd`.",
+                "content": {"application/json": {"schema": {"$ref": _REF.format(model=request.__name__)}}},
+            },
+            "parameters": [_TIMEOUT],
+        },
+    }
+
+
+def _events(chunk: type[BaseModel], media_type: str) -> dict[str, Any]:
+    return {media_type: {"schema": {"$ref": _REF.format(model=chunk.__name__)}}}
+
+
+CHAT = _written(ChatRequest, ChatCompletion, OpenAIErrorBody, _events(ChatChunk, "text/event-stream"))
+COMPLETION = _written(
+    CompletionRequest, Completion, OpenAIErrorBody, _events(Completion, "text/event-stream")
+)
+OLLAMA_ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": OllamaError, "description": _MEANINGS[status]} for status in (401, 429, 500, 503)
+}
+OLLAMA_CHAT = _written(
+    OllamaChat, OllamaChatLine, OllamaError, _events(OllamaChatLine, "application/x-ndjson")
+)
+OLLAMA_GENERATE = _written(
+    OllamaGenerate, OllamaGenerateLine, OllamaError, _events(OllamaGenerateLine, "application/x-ndjson")
+)
+OLLAMA_SHOW = _written(OllamaShow, OllamaDescription, OllamaError, None)
+
+BODIES = (SystemOneRequest, ChatRequest, ChatChunk, CompletionRequest, OllamaChat, OllamaGenerate, OllamaShow)
+"""Models of what no route declares by itself."""
 
 
 def describe(app: FastAPI, *, bearer: bool) -> None:
@@ -66,15 +123,16 @@ def describe(app: FastAPI, *, bearer: bool) -> None:
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
             document = generate()
-            request = SystemOneRequest.model_json_schema(ref_template=_REF)
             components = document.setdefault("components", {})
             schemas = components.setdefault("schemas", {})
-            schemas.update(request.pop("$defs", {}))
-            schemas["SystemOneRequest"] = request
+            for model in BODIES:
+                body = model.model_json_schema(ref_template=_REF)
+                schemas.update(body.pop("$defs", {}))
+                schemas[model.__name__] = body
             if bearer:
                 components["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
                 for path, operations in document["paths"].items():
-                    if path.startswith("/v1/"):
+                    if path.startswith(("/v1/", "/api/")):
                         for operation in operations.values():
                             operation["security"] = [{"bearer": []}]
             app.openapi_schema = document

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import time
-from collections.abc import Awaitable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Depends, Request
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.types import Receive
 
 from jev.attachments import Source, sources_of
-from jev.errors import InvalidRequestError, OverloadedError
+from jev.errors import OverloadedError
 from jev.material import NOTHING
 from jev.schemas import (
-    Issue,
     ModelList,
     SystemOneRequest,
     SystemOneResponse,
@@ -27,17 +24,15 @@ from jev.schemas import (
     parse_request,
 )
 from jev.server.body import Lease, Media, receive_body
-from jev.server.errors import ClientGoneError
 from jev.server.metrics import Metrics
 from jev.server.openapi import ERRORS, SYSTEMONE
 from jev.server.record import RequestRecord
 from jev.server.service import Service
 from jev.server.tracing import Decision
+from jev.server.waiting import seconds_allowed, unless_gone
 
 if TYPE_CHECKING:
     from jev.engine import Plan
-
-T = TypeVar("T")
 
 
 def service_of(request: Request) -> Service:
@@ -115,7 +110,7 @@ def body_of(response: SystemOneResponse, warnings: Sequence[Warning]) -> dict[st
 async def _decide(service: Service, request: Request, decision: Decision) -> Response:
     service.serving()  # without a model, say so before the body is read
     media = Media.of(request.headers)
-    deadline = time.monotonic() + _seconds_allowed(request, service.settings.request_timeout_s)
+    deadline = time.monotonic() + seconds_allowed(request.headers, service.settings.request_timeout_s)
     with service.bodies.lease() as lease:
         raw = await receive_body(
             request.receive,
@@ -125,13 +120,13 @@ async def _decide(service: Service, request: Request, decision: Decision) -> Res
             seconds=service.settings.body_timeout_s,
         )
         prepared = _prepare(service, media, raw, deadline, lease)
-        plan, warnings = await _unless_gone(request.receive, prepared)
+        plan, warnings = await unless_gone(request.receive, prepared)
         del raw
     record = RequestRecord.of(request.scope)
     record.questions, record.tokens = plan.questions, plan.tokens
     decision.asked(plan.request)
     work = service.serving()[1].submit(plan, deadline=deadline)
-    response, record.queue_seconds = await _unless_gone(request.receive, work)
+    response, record.queue_seconds = await unless_gone(request.receive, work)
     answer = Response(to_json(response, warnings), media_type="application/json")
     decision.answered(response)
     return answer
@@ -160,40 +155,3 @@ async def _prepare(
         raise OverloadedError(
             "The deadline passed while the request was being prepared", retry_after=1
         ) from None
-
-
-async def _unless_gone(receive: Receive, work: Awaitable[T]) -> T:
-    """Await `work`, but cancel it and raise ClientGoneError as soon as the client closes the connection."""
-    task = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_disconnect(receive))
-    try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise ClientGoneError
-        return task.result()
-    finally:
-        task.cancel()
-        gone.cancel()
-        await asyncio.wait({task, gone})
-        if not task.cancelled():
-            task.exception()  # seen, even when the client has gone and nobody raises it
-
-
-async def _disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-def _seconds_allowed(request: Request, limit: float) -> float:
-    """The deadline in seconds: the setting, or less if the caller's `timeout` header says so."""
-    text = request.headers.get("timeout")
-    if text is None:
-        return limit
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not (seconds > 0 and math.isfinite(seconds)):
-        msg = "Input should be a number of seconds greater than 0"
-        raise InvalidRequestError.of([Issue(loc=["header", "timeout"], msg=msg, type="float_parsing")])
-    return min(limit, seconds)

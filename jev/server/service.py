@@ -20,6 +20,7 @@ from jev.server.files import FileStore
 from jev.server.ratelimit import RateLimiter
 from jev.server.tracing import Tracing
 from jev.settings import Settings, SettingsError, evidence_limits
+from jev.texts import TextLimits
 
 if TYPE_CHECKING:
     from jev.engine import Engine
@@ -124,6 +125,10 @@ class Service:
         """Requests and tokens that are waiting or running."""
         return self._serving[1].pending if self._serving is not None else (0, 0)
 
+    def pending_texts(self) -> tuple[int, int]:
+        """Texts that wait or are being written, and rows that they may take."""
+        return self._serving[1].pending_texts if self._serving is not None else (0, 0)
+
     def stats(self) -> dict[str, float]:
         """The engine's cumulative numbers; empty while there is no engine."""
         return self._serving[0].stats() if self._serving is not None else {}
@@ -160,6 +165,13 @@ class Service:
             self.settings.max_pending_tokens,
             self.settings.max_wait_s,
             self.settings.step_rows,
+            texts=TextLimits(
+                texts=self.settings.max_texts,
+                live=self.settings.live_texts,
+                tokens=self.settings.max_pending_tokens,
+                batch=self.settings.text_batch,
+            ),
+            text_share=self.settings.text_share,
         )
         self._serving = (engine, scheduler)
         self.ready.set()
