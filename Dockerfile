@@ -17,6 +17,7 @@ COPY constraints.txt ./
 RUN /opt/jev/bin/pip install -c constraints.txt --extra-index-url "https://download.pytorch.org/whl/${TORCH}" \
     "torch==$(sed -n 's/^torch==//p' constraints.txt)+${TORCH}"
 COPY pyproject.toml README.md LICENSE ./
+COPY configs configs
 COPY schemas schemas
 COPY extractors extractors
 COPY model model

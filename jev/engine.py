@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import datetime
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any, Literal
 
 import jev._openmp  # noqa: F401 - before torch
 
@@ -26,20 +26,24 @@ from jev.lru import ByteLRU
 from jev.material import Material, unread
 from jev.model import embedded
 from jev.model.checkpoint import load_checkpoint
-from jev.model.config import read_json
 from jev.model.diffusion_gemma import DiffusionGemma
 from jev.model.errors import CheckpointError
 from jev.model.lora import Adapter, install
 from jev.model.masks import ImageRule
+from jev.model.pixels import Patches
 from jev.model.quant import Bits
+from jev.model.source import read_card, read_tokenizer
 from jev.model.template import Template
 from jev.model.tokenizer import Tokenizer
+from jev.model.weights import Progress
 from jev.model.weights.identity import weights_digest
 from jev.plan import Adapted, Plan
 from jev.prompt import PromptContext, plan_isolated
 from jev.run import Run
 from jev.schemas import ModelInfo, SystemOneRequest, SystemOneResponse, Usage
 from jev.stepper import Stepper
+from jev.writer import Writer
+from jev.writing import Room, TextPlan, plan_text
 
 ALIASES = ("jev-latest", "jev-preview")
 MAX_CANVAS = 64
@@ -86,6 +90,9 @@ class Engine:
         precision: str = "",
         calibrations: Mapping[str, Calibration] | None = None,
         adapters: Mapping[str, Adapter] | None = None,
+        text_tile: int = 1,
+        max_text_tokens: int | None = None,
+        writes: bool = True,
     ) -> None:
         config = model.config
         longest = config.text.max_position_embeddings
@@ -115,6 +122,14 @@ class Engine:
             cache=ByteLRU(cache_bytes),
             vision_cache=ByteLRU(vision_cache_bytes),
         )
+        self.writer = Writer(
+            model,
+            prefill_rows=self.stepper.prefill_rows,
+            cache=self.stepper.cache,
+            vision_cache=self.stepper.vision_cache,
+        )
+        self.writes = writes
+        self.room = Room(self.max_context, text_tile, max_text_tokens)
         self.context = PromptContext(
             tokenizer=tokenizer,
             template=Template(tokenizer),
@@ -146,43 +161,51 @@ class Engine:
         soft_tokens: int | None = None,
         calibrations: Mapping[str, Calibration] | None = None,
         adapters: Mapping[str, Adapter] | None = None,
+        text_tile: int = 1,
+        max_text_tokens: int | None = None,
+        offload_layers: int = 0,
+        progress: Progress | None = None,
     ) -> Engine:
-        """Load a checkpoint folder; None is the embedded model. Of the others see `load_checkpoint`.
+        """Load a checkpoint folder or GGUF file; None is the embedded model. See also `load_checkpoint`.
 
-        `dtype` is a floating-point type of torch by name, or "int8" or "int4": then the large weights
-        stay packed in memory, and the arithmetic is fp32 on a CPU and bf16 elsewhere.
+        `dtype` is a floating-point type of torch by name, or "int8", "int4" or (on GPUs) "float8": then the
+        large weights stay packed in memory, and the arithmetic is fp32 on a CPU and bf16 elsewhere.
 
         Raises:
             CheckpointError: one sentence naming the file, key or tensor that is wrong.
         """
-        folder = embedded.path() if model is None else Path(model)
+        path = embedded.path() if model is None else Path(model)
         torch_dtype, bits = _precision(dtype, device)
         loaded = load_checkpoint(
-            folder,
+            path,
             device=device,
             dtype=torch_dtype,
             vision=vision or True,
             image_rule=image_rule,
             bits=bits,
+            offload_layers=offload_layers,
+            progress=progress,
         )
-        card = read_json(folder / "jev.json") if (folder / "jev.json").exists() else {}
-        modified = datetime.date.fromtimestamp((folder / "config.json").stat().st_mtime)
+        card = read_card(path)
         return cls(
             loaded,
-            Tokenizer.from_folder(folder),
-            name=name or card.get("name") or folder.resolve().name,
+            read_tokenizer(path),
+            name=name or card["name"],
             description=card.get("description", "DiffusionGemma checkpoint"),
-            release_date=card.get("release_date", modified.isoformat()),
+            release_date=card.get("release_date") or card["modified"],
             max_context=max_context,
             cache_bytes=cache_bytes,
             vision_cache_bytes=vision_cache_bytes,
             soft_tokens=soft_tokens,
             step_rows=step_rows,
             prefill_rows=prefill_rows,
-            fingerprint=weights_digest(folder),
+            fingerprint=weights_digest(path),
             precision=dtype,
             calibrations=calibrations,
             adapters=adapters,
+            text_tile=text_tile,
+            max_text_tokens=max_text_tokens,
+            writes=card.get("writes", True),
         )
 
     @cached_property
@@ -195,6 +218,11 @@ class Engine:
         """The identity of the model as it was loaded, and with each of its adapters."""
         adapted = [self._adapted(name) for name in self.adapters]
         return [self.identity, *map(self._identity_of, adapted)]
+
+    @property
+    def warning(self) -> str | None:
+        """A sentence for whoever wants a text from a model that was not trained to write."""
+        return None if self.writes else f"{self.name} was not trained to write, so this text means nothing"
 
     @property
     def has_vision(self) -> bool:
@@ -219,6 +247,7 @@ class Engine:
             "prefix_misses": self.stepper.cache.misses,
             "prefix_bytes": self.stepper.cache.bytes,
             **self.stepper.counts,
+            **self.writer.counts,
         }
 
     def prepare(
@@ -245,6 +274,42 @@ class Engine:
             calibration = activate(request, self.calibrations, self._identity_of(adapted))
         plan = plan_joint if request.layout == "joint" else plan_isolated
         return replace(plan(request, self.context, material), calibration=calibration, adapter=adapted)
+
+    def prepare_text(
+        self,
+        prompt: Sequence[int],
+        *,
+        model: str = ALIASES[0],
+        pictures: Sequence[Patches] = (),
+        adapter: str | None = None,
+        **given: Any,
+    ) -> TextPlan:
+        """Check a text that is to be written, without running the model.
+
+        Args:
+            prompt: ids of the prompt; `context.template` makes them.
+            model: the model's name, with an adapter's or without.
+            pictures: what stands at the prompt's image rows.
+            adapter: name of the adapter if `model` names none; None = none.
+            given: as of `jev.writing.plan_text`.
+
+        Raises:
+            NotFoundError: for a model or an adapter that is not loaded.
+            InvalidRequestError: naming the field and its limit.
+            ModelUnavailableError: for pictures, when the model has no vision tower.
+        """
+        adapted = self._asked(model, adapter)
+        if pictures and not self.has_vision:
+            raise ModelUnavailableError("This model has no vision tower, so it cannot read images")
+        return plan_text(
+            prompt,
+            self.model.config,
+            self.context.template,
+            self.room,
+            pictures=pictures,
+            adapter=adapted,
+            **given,
+        )
 
     def decide(self, request: SystemOneRequest, material: Material | None = None) -> SystemOneResponse:
         """Answer a request; callers in several threads take turns."""
@@ -297,6 +362,11 @@ class Engine:
         except Exception as error:
             return error
 
+    def forget(self) -> None:
+        """Empty the caches of prefixes and pictures; what runs keeps what it stands behind."""
+        self.stepper.cache.clear()
+        self.stepper.vision_cache.clear()
+
     def start(self, plan: Plan) -> Run:
         """Begin a plan: find what of it is encoded already."""
         return self.stepper.start(plan)
@@ -348,16 +418,21 @@ class Engine:
         return self.identity if adapter is None else self.identity.adapted(adapter.name, adapter.digest)
 
 
-def _precision(dtype: str, device: str) -> tuple[torch.dtype, Bits | None]:
+def _precision(dtype: str, device: str) -> tuple[torch.dtype, Bits | Literal["float8"] | None]:
     """The type of the arithmetic, and bits of the packed weights if they are packed.
 
     Raises:
-        CheckpointError: for a name that is neither.
+        CheckpointError: for a name that is neither, or 8-bit floats without a GPU.
     """
-    packed: dict[str, Bits] = {"int8": 8, "int4": 4}
+    packed: dict[str, Bits | Literal["float8"]] = {"int8": 8, "int4": 4, "float8": "float8"}
+    cpu = torch.device(device).type == "cpu"
+    if dtype == "float8" and cpu:
+        raise CheckpointError("dtype 'float8' needs a GPU; on a CPU int8 takes as little memory")
     if dtype in packed:
-        return torch.float32 if torch.device(device).type == "cpu" else torch.bfloat16, packed[dtype]
+        return torch.float32 if cpu else torch.bfloat16, packed[dtype]
     found = getattr(torch, dtype, None)
     if not isinstance(found, torch.dtype) or not found.is_floating_point:
-        raise CheckpointError(f"dtype {dtype!r} is neither a floating-point type of torch nor int8 or int4")
+        raise CheckpointError(
+            f"dtype {dtype!r} is neither a floating-point type of torch nor float8, int8 or int4"
+        )
     return found, None

@@ -9,12 +9,22 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ByteSize, Field, SecretStr, ValidationError, ValidationInfo, field_validator
+from pydantic import (
+    ByteSize,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, SettingsConfigDict
 
+from jev import configs
 from jev.adapters import check_adapter_name
 from jev.errors import JevError
 from jev.extractors import Limits
+from jev.pull import Source, place
 
 Bytes = Annotated[ByteSize, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -33,14 +43,27 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="JEV_", env_ignore_empty=True, extra="forbid", frozen=True)
 
-    model: Path | None = Field(default=None, description="checkpoint folder; none = the embedded model")
+    model: Path | None = Field(
+        default=None, description="checkpoint folder or GGUF file; none = the embedded model"
+    )
+    pull: dict[Literal["model", "vision"], Source] = Field(
+        default_factory=dict,
+        description="files of a model hub that `model` and `vision` are if not given (docs/models.md)",
+    )
     name: str | None = Field(
         default=None, min_length=1, description="model name to answer with; none = the checkpoint's"
     )
     device: str = Field(default="cpu", min_length=1, description="torch device, such as cpu or cuda:0")
-    dtype: Literal["float32", "bfloat16", "float16", "int8", "int4"] = Field(
+    dtype: Literal["auto", "float32", "bfloat16", "float16", "float8", "int8", "int4"] = Field(
         default="float32",
-        description="precision of the arithmetic; int8 and int4 keep the weights packed in memory",
+        description="precision of the arithmetic; float8, int8 and int4 keep the weights packed in memory; "
+        "auto = the best that fits",
+    )
+    offload_layers: int | None = Field(
+        default=None, ge=0, description="layers that a GPU leaves in the host's memory; none = as few as fit"
+    )
+    check_memory: bool = Field(
+        default=True, description="whether a model that free memory cannot hold is refused before loading"
     )
     max_context: int | None = Field(
         default=None, ge=1, description="most tokens of a prompt with its canvas; none = the model's"
@@ -67,7 +90,8 @@ class Settings(BaseSettings):
     )
 
     vision: Path | None = Field(
-        default=None, description="checkpoint folder to take the vision tower from; none = the model's own"
+        default=None,
+        description="checkpoint folder or shard to take the vision tower from; none = the model's own",
     )
     image_rule: Literal["diffusion_gemma", "gemma4"] = Field(
         default="diffusion_gemma", description="how the rows of an image see each other"
@@ -132,6 +156,10 @@ class Settings(BaseSettings):
     api_keys: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
         default=(), description="accepted bearer keys (a list, or comma separated); none = no authentication"
     )
+    page: bool = Field(default=True, description="whether / serves a page to try decisions and chat in")
+    control_key: SecretStr | None = Field(
+        default=None, min_length=1, description="key for /v1/control (pause, resume); none = no such routes"
+    )
     rate_limit_rpm: int = Field(
         default=0, ge=0, description="requests a minute and key (or client address); 0 = no limit"
     )
@@ -151,6 +179,31 @@ class Settings(BaseSettings):
         "long for a burst",
     )
     request_timeout_s: Seconds = Field(default=60.0, description="deadline of a request")
+
+    max_texts: int = Field(default=128, ge=1, description="most texts waiting or being written")
+    live_texts: int = Field(
+        default=4, ge=1, description="texts that take turns on the model, a canvas each; others wait"
+    )
+    max_text_tokens: int | None = Field(
+        default=None, ge=1, description="most tokens of one text; none = what fits behind its prompt"
+    )
+    text_batch: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="texts refined in one forward; over 1 a text may depend on the others by rounding",
+    )
+    text_share: float = Field(
+        default=0.1,
+        ge=0,
+        le=0.9,
+        description="part of the model's time that texts get while decisions wait; 0 = none",
+    )
+    text_tile: int = Field(default=1, ge=1, le=4096, description="rows that the hardware computes at once")
+    text_timeout_s: Seconds = Field(default=600.0, description="deadline of a text")
+    reasoning_alias: bool = Field(
+        default=True, description="whether reasoning is sent as `reasoning` too, beside `reasoning_content`"
+    )
     body_timeout_s: Seconds = Field(default=30.0, description="time for a request body to arrive")
     keep_alive_s: int = Field(default=15, ge=1, description="how long an idle connection stays open")
     shutdown_timeout_s: int = Field(default=30, ge=0, description="time for requests to finish when stopping")
@@ -222,6 +275,13 @@ class Settings(BaseSettings):
         evidence_limits(limits)
         return limits
 
+    @model_validator(mode="after")
+    def _find_pulled(self) -> Settings:
+        for use, source in self.pull.items():
+            if getattr(self, use) is None:
+                object.__setattr__(self, use, place(source))  # frozen for everyone else
+        return self
+
     @classmethod
     def load(cls, config: str | Path | None = None, **overrides: Any) -> Settings:
         """Read the environment and, if given, a TOML file; overrides that are None count as not given.
@@ -237,9 +297,12 @@ class Settings(BaseSettings):
                 raise SettingsError(f"{config}: unknown setting {key!r}{hint}")
         given = {key: value for key, value in overrides.items() if value is not None}
         try:
-            return cls(**{**file, **EnvSettingsSource(cls)(), **given})
+            settings = cls(**{**file, **EnvSettingsSource(cls)(), **given})
         except ValidationError as error:
             raise SettingsError(_sentence(error, given, config)) from None
+        for source in settings.pull.values():
+            source.stands_in(configs.shown(config or ""))
+        return settings
 
 
 def evidence_limits(given: dict[str, float]) -> Limits:
@@ -271,6 +334,7 @@ def _sentence(error: ValidationError, given: dict[str, Any], config: str | Path 
     parts: list[str] = []
     for row in error.errors(include_url=False, include_context=False, include_input=False):
         name = str(row["loc"][0]) if row["loc"] else "settings"
+        below = "".join(f".{part}" for part in row["loc"][1:] if name == "pull")
         variable = f"JEV_{name.upper()}"
         if name in given or name not in Settings.model_fields:
             source = ""
@@ -278,5 +342,5 @@ def _sentence(error: ValidationError, given: dict[str, Any], config: str | Path 
             source = f" (from {variable})"
         else:
             source = f" (in {config})"
-        parts.append(f"{name}{source}: {row['msg'].removeprefix('Value error, ')}")
+        parts.append(f"{name}{below}{source}: {row['msg'].removeprefix('Value error, ')}")
     return "; ".join(parts)

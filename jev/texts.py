@@ -40,7 +40,7 @@ class TextLimits:
         batch: texts of one forward.
     """
 
-    texts: int = 64
+    texts: int = 128
     live: int = 4
     tokens: int = 262144
     batch: int = 1
@@ -94,7 +94,7 @@ class Texts:
         Raises:
             OverloadedError: there is no place for it, or its deadline has passed.
         """
-        count = len(self._waiting) + len(self._ring)
+        count = sum(not job.stop for job in (*self._waiting, *self._ring))
         wait = min(max(count * self._mean_s, MIN_RETRY_AFTER), MAX_RETRY_AFTER)
         if deadline is not None and deadline <= time.monotonic():
             raise OverloadedError("The deadline passed before the text was queued", retry_after=wait)

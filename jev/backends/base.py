@@ -22,7 +22,7 @@ def fingerprint_of(
 
     Args:
         weights: digest of the checkpoint (`jev.model.weights.identity`).
-        settings: as the model was opened with.
+        settings: as the model was opened with; `dtype` is not "auto" any more.
         adapters: those that requests may name.
         adapter: the one that answers requests which name none.
     """

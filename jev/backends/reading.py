@@ -17,11 +17,9 @@ from jev.errors import InvalidRequestError, ModelUnavailableError, NotFoundError
 from jev.joint import plan_joint
 from jev.labels import Labels
 from jev.material import NOTHING, Material
-from jev.model.config import ModelConfig, read_json
-from jev.model.errors import CheckpointError
 from jev.model.read import Reading
+from jev.model.source import read_card, read_config, read_tokenizer
 from jev.model.template import Template
-from jev.model.tokenizer import Tokenizer
 from jev.plan import Plan, Unit
 from jev.prompt import PromptContext, plan_isolated
 from jev.run import Run
@@ -121,18 +119,14 @@ def context_of(folder: Path, max_context: int | None = None) -> tuple[PromptCont
     """What prompts for a checkpoint are built with, and the checkpoint's name, without its weights.
 
     Args:
-        folder: holds `config.json` and `tokenizer.json`.
+        folder: holds `config.json` and `tokenizer.json`; or a GGUF file.
         max_context: most prompt and canvas rows of one read; None = the model's.
 
     Raises:
         CheckpointError: naming the file that is missing or wrong.
     """
-    if not folder.is_dir():
-        raise CheckpointError(f"{folder} is not a checkpoint folder")
-    config = ModelConfig.from_folder(folder)
-    tokenizer = Tokenizer.from_folder(folder)
+    config, tokenizer = read_config(folder), read_tokenizer(folder)
     longest = max_context or config.text.max_position_embeddings
-    card = read_json(folder / "jev.json") if (folder / "jev.json").exists() else {}
     context = PromptContext(
         tokenizer=tokenizer,
         template=Template(tokenizer),
@@ -142,7 +136,7 @@ def context_of(folder: Path, max_context: int | None = None) -> tuple[PromptCont
         max_context=longest,
         max_request_tokens=2 * longest,
     )
-    return context, card.get("name") or folder.resolve().name
+    return context, read_card(folder)["name"]
 
 
 class CanvasBackend:

@@ -54,7 +54,8 @@ class TorchBackend:
         self.engine = engine or load_engine(settings)
         self.name = name
         self.model = self.engine.name if adapter is None else f"{self.engine.name}+{adapter}"
-        self.fingerprint = fingerprint_of(self.engine.fingerprint, settings, self.engine.adapters, adapter)
+        known = settings.model_copy(update={"dtype": self.engine.precision or settings.dtype})
+        self.fingerprint = fingerprint_of(self.engine.fingerprint, known, self.engine.adapters, adapter)
         self._prepare = partial(self.engine.prepare, adapter=adapter)
         self.concurrency = concurrency
         self._material = MaterialReader(settings, has_vision=self.engine.has_vision)

@@ -33,11 +33,12 @@ class UnifiedBackend(CanvasBackend):
     ) -> None:
         settings = settings or Settings.load()
         engine = engine or load_engine(settings)
+        known = settings.model_copy(update={"dtype": engine.precision or settings.dtype})
         super().__init__(
             Planner("unified", engine.context, engine.name, settings, has_vision=engine.has_vision),
             model=engine.name,
             name=name,
-            fingerprint=fingerprint_of(engine.fingerprint, settings),
+            fingerprint=fingerprint_of(engine.fingerprint, known),
         )
         self._weights = engine.model
 

@@ -11,6 +11,7 @@ from jev.backends.base import fingerprint_of
 from jev.batch.deciders import BackendDecider, Decider, EngineDecider
 from jev.batch.job import Job
 from jev.batch.readers import JobError
+from jev.loading import check_pulled
 from jev.retry import RetryPolicy
 
 if TYPE_CHECKING:
@@ -58,6 +59,12 @@ def identity(spec: BackendSpec, settings: Settings) -> str:
     from jev.model.weights.identity import weights_digest  # noqa: PLC0415
 
     settings = settings_for(spec, settings)
+    check_pulled(settings)
+    if settings.dtype == "auto":
+        from jev.planner import Machine, settle  # noqa: PLC0415 - it loads torch
+
+        choice = settle(settings, Machine.here(settings.device))
+        settings = settings.model_copy(update={"dtype": choice.dtype})
     weights = weights_digest(settings.model or embedded.path())
     adapters = load_adapters(settings.adapters, settings.model) if spec.kind == "torch" else {}
     return f"{spec.kind} {fingerprint_of(weights, settings, adapters, spec.adapter)}"

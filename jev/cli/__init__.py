@@ -18,6 +18,7 @@ from jev.cli import (
     doctor,
     generate,
     models,
+    pull,
     quality,
     review,
     serve,
@@ -39,6 +40,7 @@ app.command("ask", help=ask.HELP)(ask.command)
 app.command("generate", help=generate.HELP)(generate.command)
 app.command("serve", help=serve.HELP)(serve.command)
 app.command("models", help=models.HELP)(models.command)
+app.command("pull", help=pull.HELP)(pull.command)
 app.command("doctor", help=doctor.HELP)(doctor.command)
 app.command("calibrate", help=calibrate.HELP)(calibrate.command)
 app.command("thresholds", help=thresholds.HELP)(thresholds.command)

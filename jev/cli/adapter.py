@@ -15,6 +15,7 @@ from jev.cli.console import Screen, number, one_line, size
 from jev.cli.errors import FailureError, UsageError, one_line_errors
 from jev.cli.options import JSON
 from jev.model import embedded
+from jev.model.source import gguf_path
 
 if TYPE_CHECKING:
     from jev.model.lora import Adapter, AdapterFacts
@@ -93,6 +94,10 @@ def merge(
         source = model or embedded.path()
         if name is not None and not name.strip():
             raise UsageError("--name: it is empty")
+        if source.exists() and gguf_path(source) is not None:
+            raise UsageError(
+                f"{source} is a GGUF file; merge into the checkpoint folder that it was made from"
+            )
         loaded = _read(adapter, source)
         called = name or f"{checkpoint_name(source)}+{adapter.resolve().name}"
         try:
@@ -108,13 +113,13 @@ def _read(folder: Path, model: Path) -> Adapter:
     Raises:
         CheckpointError: it does not fit, or one of them cannot be read.
     """
-    from jev.model.config import ModelConfig  # noqa: PLC0415 - torch
-    from jev.model.lora import load_adapter  # noqa: PLC0415
+    from jev.model.lora import load_adapter  # noqa: PLC0415 - torch
+    from jev.model.source import read_config  # noqa: PLC0415
     from jev.model.weights.identity import weights_digest  # noqa: PLC0415
 
-    if not model.is_dir():
+    if not model.exists():
         raise UsageError(f"{model} is not a checkpoint folder")
-    config = ModelConfig.from_folder(model)
+    config = read_config(model)
     return load_adapter(folder, config.text, base_fingerprint=weights_digest(model))
 
 

@@ -291,7 +291,7 @@ def _ask_here(
     check_attachments(request, settings)
     with spinner().status("loading the model") as status, ExitStack() as stack:
         started = time.perf_counter()
-        local = stack.enter_context(LocalJev(engine=load_model(settings), settings=settings))
+        local = stack.enter_context(LocalJev(engine=load_model(settings, status), settings=settings))
         loaded = time.perf_counter()
         status.update("reading")
         try:

@@ -59,8 +59,7 @@ class Screen:
         share = min(1.0, max(0.0, share))
         if self.plain:
             return "#" * round(share * width)
-        full, eighths = divmod(round(share * width * 8), 8)
-        return ("█" * full + _EIGHTHS[eighths]).rstrip()
+        return bar(share, width)
 
     def grid(self, columns: int) -> Table:
         """A table without lines, whose first column is narrow and whose texts fold when too long."""
@@ -68,6 +67,12 @@ class Screen:
         for _ in range(columns):
             table.add_column(overflow="fold")
         return table
+
+
+def bar(share: float, width: int = BAR_WIDTH) -> str:
+    """A bar of at most `width` characters for a share in [0, 1], for a terminal."""
+    full, eighths = divmod(round(share * width * 8), 8)
+    return ("█" * full + _EIGHTHS[eighths]).rstrip()
 
 
 def spinner() -> Console:

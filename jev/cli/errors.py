@@ -55,7 +55,7 @@ def exit_code(error: Exception) -> int:
     if isinstance(error, APIError):
         # Too slow (408) and too many (429) pass when tried again: nothing in the request is wrong.
         return 2 if error.status < 500 and error.status not in (408, 429) else 1
-    return 1 if isinstance(error, (ConnectionError, ResponseError, FailureError)) else 2
+    return 1 if isinstance(error, (ConnectionError, ResponseError, FailureError, MemoryError)) else 2
 
 
 def message_of(error: BaseException) -> str:

@@ -27,7 +27,8 @@ from jev.cli.options import (
     load_settings,
     model_folder,
 )
-from jev.model.config import ModelConfig, read_json
+from jev.model.config import ModelConfig
+from jev.model.source import read_card, read_config
 from jev.model.writing import Options
 from jev.settings import Settings
 
@@ -137,7 +138,7 @@ def command(
         check_loadable(settings)
         folder = model_folder(settings)
         options = _options(
-            ModelConfig.from_folder(folder),
+            read_config(folder),
             max_tokens=max_tokens,
             blocks=blocks,
             max_canvas=max_canvas,
@@ -154,8 +155,8 @@ def command(
             confidence=confidence,
             self_conditioning=self_conditioning,
         )
-        with spinner().status("loading the model"):
-            engine = load_model(settings)
+        with spinner().status("loading the model") as status:
+            engine = load_model(settings, status)
         warning = _untrained(folder, engine.name)
         if warning:
             typer.echo(f"warning: {warning}", err=True)
@@ -209,8 +210,7 @@ def _options(config: ModelConfig, **given: Any) -> Options:
 
 def _untrained(folder: Path, name: str) -> str | None:
     """A sentence for a checkpoint whose card says that it does not write."""
-    card = read_json(folder / "jev.json") if (folder / "jev.json").exists() else {}
-    if not isinstance(card, dict) or card.get("writes", True):
+    if read_card(folder).get("writes", True):
         return None
     return f"{one_line(name)} was not trained to write, so this text means nothing; --model loads another"
 

@@ -13,7 +13,7 @@ import typer
 
 from jev.cli.console import one_line, spinner
 from jev.cli.errors import FailureError, UsageError
-from jev.cli.options import REQUEST, Layout
+from jev.cli.options import REQUEST, Layout, config_file
 from jev.settings import Settings
 
 if TYPE_CHECKING:
@@ -100,7 +100,8 @@ class Work:
         asked = None if questions is None else read_questions(questions)
         rows = useful(read_rows(data, asked))
         request_of(rows[0], given)  # bad options are found before a model is loaded
-        return cls(rows, backend, Settings.load(config, adapters=adapters or None), given, cache)
+        settings = Settings.load(config_file(config), adapters=adapters or None)
+        return cls(rows, backend, settings, given, cache)
 
     def check_enough(self, least: int) -> None:
         """Refuse what cannot be enough for any question, before a model is loaded.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from jev.cli.checks import Check
 from jev.cli.console import size
-from jev.cli.machine import EXTRAS, cpu_flags, cpu_name, memory, missing_packages, usable_cores
+from jev.machine import EXTRAS, cpu_flags, cpu_name, memory, missing_packages, usable_cores
 from jev.settings import Settings
 
 if TYPE_CHECKING:

@@ -9,19 +9,16 @@ from typing import TYPE_CHECKING
 
 from jev.cli.checks import Check
 from jev.cli.console import number, size
-from jev.cli.errors import FailureError
-from jev.cli.machine import memory, resident_bytes
 from jev.cli.model_facts import ModelFacts, facts_of
 from jev.cli.options import load_model, model_folder
 from jev.errors import JevError
+from jev.machine import resident_bytes
 from jev.model.errors import CheckpointError
 from jev.schemas import MAX_OPTIONS, Answer, NoulAnswer, SystemOneRequest
 from jev.settings import Settings
 
 if TYPE_CHECKING:
     from jev.engine import Engine
-
-_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 34 / 32, "int4": 20 / 32}
 
 _REQUEST = {
     "state": "My card was charged twice. Please refund the second payment.",
@@ -52,16 +49,19 @@ def model_checks(settings: Settings) -> Iterator[Check]:
 
 
 def _size(facts: ModelFacts, settings: Settings) -> Check:
-    """Compare what the weights need with what there is, rather than be killed while loading them."""
-    needed = int(facts.parameters * _BYTES[settings.dtype])
+    """Compare what the model needs with what there is, rather than be killed while loading it."""
+    from jev.planner import Machine, gigabytes, settle  # noqa: PLC0415 - it loads torch
+
+    choice = settle(settings, Machine.here(settings.device))
     detail = (
         f"{facts.name}: {number(facts.parameters)} parameters, {facts.layers} layers, "
-        f"{size(needed)} as {settings.dtype}"
+        f"{gigabytes(choice.weights.total)} {'as stored' if choice.stored else f'as {choice.dtype}'}"
     )
-    free = memory()[1]
-    if settings.device == "cpu" and free is not None and needed > free:
-        raise FailureError(f"{detail}, but only {size(free)} of memory is free")
-    return Check("checkpoint", "ok", detail)
+    if choice.verdict != "tight":
+        return Check("checkpoint", "ok", detail)
+    free = gigabytes(choice.free or 0)
+    detail = f"{detail}; the longest prompt and full caches need {gigabytes(choice.needed)}, {free} are free"
+    return Check("checkpoint", "warn", detail, "lower max_context or cache_bytes")
 
 
 def _labels(facts: ModelFacts) -> Check:

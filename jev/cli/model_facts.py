@@ -1,4 +1,4 @@
-"""What a checkpoint folder holds, without loading its weights."""
+"""What a checkpoint holds, without loading its weights."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jev.model import embedded
-from jev.model.config import ModelConfig, read_json
+from jev.model.source import gguf_path, read_card, read_config, read_tokenizer
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class ModelFacts:
         description: one line.
         release_date: YYYY-MM-DD, where the checkpoint says.
         embedded: whether it is the one that ships with the package.
-        path: its folder.
+        path: its folder or file.
         parameters: numbers in the text model.
         layers: transformer layers.
         context: most tokens of a prompt with its canvas.
@@ -40,20 +40,20 @@ class ModelFacts:
 
 
 def facts_of(folder: Path) -> ModelFacts:
-    """Read a checkpoint's config, tokenizer and the headers of its weight files.
+    """Read the config, tokenizer and headers of the weight files of a checkpoint folder or GGUF file.
 
     Raises:
         CheckpointError: one sentence naming what is missing or wrong.
     """
     from jev.labels import Labels  # noqa: PLC0415 - tokenizers may not be installed
-    from jev.model.tokenizer import Tokenizer  # noqa: PLC0415
 
-    config = ModelConfig.from_folder(folder)
-    labels = Labels.of(Tokenizer.from_folder(folder))
-    parameters, file_bytes = _weights(folder)
-    card = read_json(folder / "jev.json") if (folder / "jev.json").exists() else {}
+    config = read_config(folder)
+    labels = Labels.of(read_tokenizer(folder))
+    file = gguf_path(folder)
+    parameters, file_bytes = _weights(folder) if file is None else _gguf_weights(file)
+    card = read_card(folder)
     return ModelFacts(
-        name=card.get("name") or folder.resolve().name,
+        name=card["name"],
         description=card.get("description", ""),
         release_date=card.get("release_date"),
         embedded=folder.resolve() == embedded.path().resolve(),
@@ -64,6 +64,16 @@ def facts_of(folder: Path) -> ModelFacts:
         labels={"noul": len(labels.noul), "choice": len(labels.choice), "score": len(labels.score)},
         file_bytes=file_bytes,
     )
+
+
+def _gguf_weights(path: Path) -> tuple[int, int]:
+    """The same of a GGUF file."""
+    from jev.model.gguf import GGUFFile  # noqa: PLC0415 - it loads torch
+    from jev.model.gguf.names import ROPE_FREQS  # noqa: PLC0415
+
+    tensors = GGUFFile(path).tensors.values()
+    parameters = sum(math.prod(one.shape) for one in tensors if one.name != ROPE_FREQS)
+    return parameters, path.stat().st_size
 
 
 def _weights(folder: Path) -> tuple[int, int]:

@@ -34,7 +34,7 @@ def command(
     model: Annotated[
         str | None,
         typer.Option(
-            metavar="DIR|TOML", help="Another checkpoint, or a settings file.", rich_help_panel=MODEL_PANEL
+            metavar="PATH|TOML", help="Another checkpoint, or a settings file.", rich_help_panel=MODEL_PANEL
         ),
     ] = None,
     config: Config = None,

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from jev import configs
 from jev.adapters import load_adapters
+from jev.cli.console import BAR_WIDTH, bar, size
 from jev.cli.errors import FailureError, UsageError
-from jev.loading import load_engine
+from jev.loading import check_pulled, load_engine
 from jev.model import embedded
-from jev.model.config import ModelConfig
 from jev.model.errors import CheckpointError
+from jev.model.source import read_config
 from jev.settings import Settings, SettingsError
 
 if TYPE_CHECKING:
+    from rich.status import Status
+
     from jev.engine import Engine
 
 MODEL_PANEL = "Model"
@@ -41,13 +46,17 @@ Device: TypeAlias = Annotated[
 ModelDir: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        metavar="DIR", help="Checkpoint to load; by default the embedded model.", rich_help_panel=MODEL_PANEL
+        metavar="PATH",
+        help="Checkpoint folder or GGUF file to load; by default the embedded model.",
+        rich_help_panel=MODEL_PANEL,
     ),
 ]
 DType: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        metavar="TYPE", help="float32, bfloat16, float16, int8 or int4.", rich_help_panel=MODEL_PANEL
+        metavar="TYPE",
+        help="auto, float32, bfloat16, float16, float8, int8 or int4.",
+        rich_help_panel=MODEL_PANEL,
     ),
 ]
 Threads: TypeAlias = Annotated[
@@ -103,11 +112,23 @@ def load_settings(model: str | None, config: str | None, **overrides: Any) -> Se
         if config is not None:
             raise UsageError(f"{model} and {config} are both settings files; give one")
         model, config = None, model
-    return Settings.load(config, model=model, **overrides)
+    return Settings.load(config_file(config), model=model, **overrides)
+
+
+def config_file(config: str | None) -> Path | None:
+    """The settings file that was typed, or that ships with the package under this name."""
+    if config is None:
+        return None
+    return Path(config) if Path(config).is_file() else configs.path(config) or Path(config)
 
 
 def model_folder(settings: Settings) -> Path:
-    """The folder of the checkpoint that the settings name."""
+    """The folder of the checkpoint that the settings name.
+
+    Raises:
+        CheckpointError: it is one that has not been pulled.
+    """
+    check_pulled(settings)
     return settings.model or embedded.path()
 
 
@@ -138,9 +159,8 @@ def check_loadable(settings: Settings) -> None:
     folder = model_folder(settings)
     if not folder.exists():
         raise CheckpointError(f"{folder} does not exist")
-    if folder.is_dir():
-        ModelConfig.from_folder(folder)
-        load_adapters(settings.adapters, folder)  # cheap beside the model
+    read_config(folder)
+    load_adapters(settings.adapters, folder)  # cheap beside the model
     if settings.device != "cpu":
         import torch  # noqa: PLC0415 - seconds, and the CPU is always there
 
@@ -151,8 +171,12 @@ def check_loadable(settings: Settings) -> None:
             raise SettingsError(f"device {settings.device!r} cannot be used: {reason}") from None
 
 
-def load_model(settings: Settings) -> Engine:
+def load_model(settings: Settings, status: Status | None = None) -> Engine:
     """Load the model that the settings name.
+
+    Args:
+        settings: the model and how to load it.
+        status: what is shown meanwhile, for how far it is.
 
     Raises:
         CheckpointError: the checkpoint cannot be used.
@@ -161,6 +185,10 @@ def load_model(settings: Settings) -> Engine:
     """
     check_loadable(settings)
     try:
-        return load_engine(settings)
+        return load_engine(settings, None if status is None else partial(_show_progress, status))
     except (RuntimeError, MemoryError) as error:
         raise FailureError(f"the model cannot be loaded: {error or type(error).__name__}") from error
+
+
+def _show_progress(status: Status, done: int, total: int) -> None:
+    status.update(f"loading the model {bar(done / total):{BAR_WIDTH}} {size(done)} of {size(total)}")

@@ -43,7 +43,7 @@ def command(
     model: Annotated[
         str | None,
         typer.Option(
-            metavar="DIR|TOML",
+            metavar="PATH|TOML",
             help="Checkpoint to serve, or a settings file; by default the embedded model.",
             rich_help_panel=MODEL_PANEL,
         ),

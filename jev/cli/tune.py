@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from jev.cli.errors import UsageError, one_line_errors
-from jev.cli.machine import memory, usable_cores
 from jev.cli.options import (
     JSON,
     MODEL_PANEL,
@@ -21,6 +20,7 @@ from jev.cli.options import (
     flag,
     load_settings,
 )
+from jev.machine import memory, usable_cores
 
 if TYPE_CHECKING:
     from jev.tune.recipe import Recipe

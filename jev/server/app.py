@@ -7,17 +7,23 @@ from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 
 from jev.server.batch_jobs import BatchJobs
 from jev.server.batch_routes import batches_api
+from jev.server.control_routes import control_api
 from jev.server.errors import install_error_handlers
 from jev.server.file_routes import files_api
 from jev.server.metrics import Metrics
 from jev.server.middleware import RequestMiddleware
 from jev.server.openapi import describe
+from jev.server.page import page_routes
 from jev.server.routes import api, ops
 from jev.server.service import Service
+from jev.server.writing.models import models_api
+from jev.server.writing.ollama import ollama_api
+from jev.server.writing.openai import openai_api
+from jev.server.writing.serve import Noted
 from jev.settings import Settings, SettingsError
 
 if TYPE_CHECKING:
@@ -64,14 +70,25 @@ def create_app(settings: Settings, engine: Engine | None = None) -> FastAPI:
     )
     app.state.service = service
     app.state.batches = batches
-    app.state.metrics = Metrics(service.pending, service.stats, service.stored_bytes, batches.stats)
+    app.state.noted = Noted()
+    app.state.metrics = Metrics(
+        service.pending, service.stats, service.stored_bytes, batches.stats, service.pending_texts
+    )
     app.include_router(api)
     app.include_router(files_api)
     app.include_router(batches_api)
+    app.include_router(openai_api)
+    app.include_router(ollama_api)
+    app.include_router(models_api)
     app.include_router(ops)
+    control = control_api(key.get_secret_value()) if (key := settings.control_key) else APIRouter()
+    app.include_router(control)
+    page = page_routes() if settings.page else APIRouter()
+    app.include_router(page)
     install_error_handlers(app)
     describe(app, bearer=bool(settings.api_keys))
-    routes = [*app.routes, *api.routes, *files_api.routes, *batches_api.routes, *ops.routes]
+    routers = (api, files_api, batches_api, openai_api, ollama_api, models_api, ops, control, page)
+    routes = [*app.routes, *(route for router in routers for route in router.routes)]
     paths = frozenset(path for route in routes if (path := getattr(route, "path", None)))
     app.add_middleware(RequestMiddleware, metrics=app.state.metrics, paths=paths)
     return app

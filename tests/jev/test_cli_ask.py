@@ -33,7 +33,7 @@ def engine() -> Engine:
 @pytest.fixture
 def ask(engine: Engine, monkeypatch: pytest.MonkeyPatch):
     """Run `jev ask` on an engine that is loaded already."""
-    monkeypatch.setattr("jev.cli.ask.load_model", lambda settings: engine)
+    monkeypatch.setattr("jev.cli.ask.load_model", lambda *_: engine)
     for name in ("JEV_BASE_URL", "JEV_API_KEY", "NO_COLOR", "FORCE_COLOR", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
 

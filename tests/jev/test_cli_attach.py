@@ -35,7 +35,7 @@ def ask(engine: Engine, monkeypatch: pytest.MonkeyPatch):
     """Run `jev ask` on an engine that is loaded already; `ask.loads` counts how often."""
     loads: list[Settings] = []
 
-    def load(settings: Settings) -> Engine:
+    def load(settings: Settings, _status: object) -> Engine:
         loads.append(settings)
         return engine
 

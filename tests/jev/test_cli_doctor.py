@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from jev.cli import app, machine, machine_checks, model_checks
+from jev import machine
+from jev.cli import app, machine_checks, model_checks
 from jev.cli.console import number, size
 from jev.model import embedded
 
@@ -93,11 +94,11 @@ class TestFailures:
         assert "no-such-device" in checks_of(result)["model"]["detail"]
 
     def test_a_model_too_large_for_the_memory_is_not_loaded(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(model_checks, "memory", lambda: (2**30, 2**20))
+        monkeypatch.setattr("jev.planner.memory", lambda: (2**30, 2**20))
         monkeypatch.delattr(model_checks, "load_model")
         result = doctor("--json")
         assert result.exit_code == 1
-        assert "only 1.0 MiB of memory is free" in checks_of(result)["model"]["detail"]
+        assert "MB, but only 1 MB of memory is free" in checks_of(result)["model"]["detail"]
 
     def test_a_model_that_answers_nonsense(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def fail(*args: object, **kwargs: object) -> None:
@@ -157,6 +158,8 @@ class TestMachine:
         files["/sys/fs/cgroup/memory.max"] = "3000000\n"
         files["/sys/fs/cgroup/memory.current"] = "2500000\n"
         assert machine.memory() == (3000000, 500000)
+        files["/sys/fs/cgroup/memory.stat"] = "anon 1\ninactive_file 1000\nactive_file 200\nfile 9\n"
+        assert machine.memory() == (3000000, 501200)
         files["/sys/fs/cgroup/memory.max"] = "max\n"
         assert machine.memory()[1] == 1024000
 

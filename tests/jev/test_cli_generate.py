@@ -32,7 +32,7 @@ def engine(tiny: Path) -> Engine:
 @pytest.fixture
 def generate(engine: Engine, tiny: Path, monkeypatch: pytest.MonkeyPatch):
     """Run `jev generate` on an engine that is loaded already."""
-    monkeypatch.setattr("jev.cli.generate.load_model", lambda settings: engine)
+    monkeypatch.setattr("jev.cli.generate.load_model", lambda *_: engine)
     for name in ("JEV_MODEL", "NO_COLOR", "FORCE_COLOR", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import httpx
 import pytest
-from conftest import FakeEngine
 from starlette.testclient import TestClient
 
 from jev.server.app import create_app
@@ -26,11 +25,9 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture
-async def http() -> AsyncIterator[httpx.AsyncClient]:
-    settings = Settings.load(control_key="ctl-1", api_keys=["user-1"])
-    engine: Any = FakeEngine()
+async def http(engine: Any) -> AsyncIterator[httpx.AsyncClient]:
     engine.forget = lambda: None
-    app = create_app(settings, engine)
+    app = create_app(Settings.load(control_key="ctl-1", api_keys=["user-1"]), engine)
     async with app.router.lifespan_context(app):
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://jev") as client:

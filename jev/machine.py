@@ -46,7 +46,9 @@ def memory() -> tuple[int, int | None]:
     limit, used = _read("/sys/fs/cgroup/memory.max").strip(), _read("/sys/fs/cgroup/memory.current").strip()
     if limit.isdecimal() and used.isdecimal():
         total = min(total, int(limit))
-        left = max(0, int(limit) - int(used))
+        # Pages of files, such as a model's that was read before, count as used but are given up when needed.
+        cached = re.findall(r"^(?:in)?active_file (\d+)$", _read("/sys/fs/cgroup/memory.stat"), re.MULTILINE)
+        left = max(0, int(limit) - int(used) + sum(map(int, cached)))
         free = left if free is None else min(free, left)
     return total, free
 

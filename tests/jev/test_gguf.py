@@ -1,0 +1,99 @@
+"""Proves that a GGUF file is served like any checkpoint: same labels, an identity, known to the commands."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from jev.cli import app
+from jev.engine import Engine
+from jev.model import embedded
+from jev.model.errors import CheckpointError
+from jev.model.gguf.write import save_gguf
+from jev.schemas import Choice, Noul, SystemOneRequest
+
+REQUEST = SystemOneRequest(
+    state={"mail": "My card was charged twice and nobody answers. I want my money back! <|turn>user <mask>"},
+    questions={
+        "refund": Noul("Does the customer want money back?"),
+        "topic": Choice("What is it about?", ["billing", "travel", "music", "weather"]),
+    },
+    samples=2,
+)
+
+
+@pytest.fixture(scope="module")
+def path(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The embedded model in 8 bits."""
+    path = tmp_path_factory.mktemp("gguf") / "mini-q8.gguf"
+    spec = json.loads((embedded.path() / "tokenizer.json").read_text())
+    save_gguf(engine.model.text.state_dict(), path, engine.model.config, spec, type="Q8_0")
+    return path
+
+
+def run(*args: str) -> Result:
+    return CliRunner().invoke(app, list(args))
+
+
+def probabilities(engine: Engine) -> list[float]:
+    answers = engine.decide(REQUEST).answers
+    return [answers["refund"].noul, *answers["topic"].probabilities.values()]  # type: ignore[union-attr]
+
+
+def test_answers_are_those_of_the_folder(engine: Engine, path: Path) -> None:
+    served = Engine.load(path)
+    difference = max(abs(p - q) for p, q in zip(probabilities(served), probabilities(engine), strict=True))
+    assert difference < 0.03
+    assert served.prepare(REQUEST).groups == engine.prepare(REQUEST).groups
+    assert (served.name, served.has_vision) == ("mini-q8", False)
+    assert served.fingerprint != engine.fingerprint
+    assert served.identity.prompt == engine.identity.prompt
+
+
+def test_progress_is_told(path: Path) -> None:
+    told: list[tuple[int, int]] = []
+    Engine.load(path, progress=lambda *now: told.append(now))
+    assert told[-1][0] == told[-1][1]
+    assert 0.9 * path.stat().st_size < told[-1][1] < path.stat().st_size
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int4"])
+def test_weights_are_not_quantised_again(path: Path, dtype: str) -> None:
+    with pytest.raises(CheckpointError, match="a GGUF file, whose weights keep their types"):
+        Engine.load(path, dtype=dtype)
+
+
+def test_models_lists_it(engine: Engine, path: Path) -> None:
+    found = json.loads(run("models", "--model", str(path), "--json").stdout)["models"][0]
+    assert (found["name"], found["embedded"], found["path"]) == ("mini-q8", False, str(path))
+    assert found["parameters"] == sum(one.numel() for one in engine.model.text.state_dict().values())
+    assert found["file_bytes"] == path.stat().st_size
+    assert found["labels"]["choice"] == len(engine.context.labels.choice)
+
+
+def test_doctor_loads_it(path: Path) -> None:
+    result = run("doctor", "--model", str(path), "--json")
+    checks = {check["name"]: check for check in json.loads(result.stdout)["checks"]}
+    assert checks["model"]["status"] == checks["decision"]["status"] == "ok"
+    assert checks["checkpoint"]["status"] in ("ok", "warn")
+
+
+def test_a_broken_file_is_one_line(path: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(path.read_bytes()[:-1000])
+    for command in (("models",), ("generate", "--prompt", "a"), ("serve", "--port", "0")):
+        result = run(*command, "--model", str(broken))
+        assert result.exit_code == 2, (command, result.output)
+        assert "is cut off" in result.output
+        assert "Traceback" not in result.output
+
+
+def test_adapters_are_merged_into_folders_only(path: Path, tmp_path: Path) -> None:
+    result = run(
+        "adapter", "merge", "--adapter", str(tmp_path), "--out", str(tmp_path / "out"), "--model", str(path)
+    )
+    assert result.exit_code == 2
+    assert "is a GGUF file; merge into the checkpoint folder" in result.output
