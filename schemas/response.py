@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import UTC, date, datetime
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -97,3 +99,33 @@ class ModelList(BaseModel):
     """The body of `GET /v1/models`."""
 
     models: list[ModelInfo]
+
+
+class ListedModel(BaseModel):
+    """A model as OpenAI's clients list it; `created` in seconds since 1970."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "jev"
+
+
+class ServedModels(ModelList):
+    """The body of `GET /v1/models`, with the same models once more for OpenAI's clients."""
+
+    object: Literal["list"] = "list"
+    data: list[ListedModel]
+
+    @classmethod
+    def of(cls, models: Sequence[ModelInfo]) -> ServedModels:
+        """List the models; each was created at the beginning of the day of its release."""
+        data = [ListedModel(id=one.name, created=_seconds(one.release_date)) for one in models]
+        return cls(models=list(models), data=data)
+
+
+def _seconds(day: str) -> int:
+    """The beginning of a day in UTC, in seconds since 1970; 0 for what is no day."""
+    try:
+        return int(datetime.combine(date.fromisoformat(day), datetime.min.time(), UTC).timestamp())
+    except ValueError:
+        return 0

@@ -16,7 +16,7 @@ from jev.attachments import Source, sources_of
 from jev.errors import OverloadedError
 from jev.material import NOTHING
 from jev.schemas import (
-    ModelList,
+    ServedModels,
     SystemOneRequest,
     SystemOneResponse,
     Warning,
@@ -61,11 +61,11 @@ async def systemone(request: Request) -> Response:
         return await _decide(service, request, decision)
 
 
-@api.get("/models", summary="List the models", response_model=ModelList, tags=["decisions"])
+@api.get("/models", summary="List the models", response_model=ServedModels, tags=["decisions"])
 async def models(request: Request) -> Response:
     """List what the `model` field of a request may name."""
     engine, _ = service_of(request).serving()
-    return JSONResponse(ModelList(models=engine.models()).model_dump())
+    return JSONResponse(ServedModels.of(engine.models()).model_dump())
 
 
 @ops.head("/health", include_in_schema=False)

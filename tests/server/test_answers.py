@@ -93,7 +93,14 @@ def test_a_number_that_json_lacks_is_a_500_and_never_null(
 def test_models_are_listed(client: TestClient) -> None:
     response = client.get("/v1/models")
     row = {"name": "fake-1", "description": "A fake", "release_date": "2026-01-31"}
-    assert response.json() == {"models": [row]}
+    assert response.json()["models"] == [row]
+
+
+def test_models_are_listed_for_openai_clients_too(client: TestClient) -> None:
+    body = client.get("/v1/models").json()
+    assert body["object"] == "list"
+    day = 1769817600  # 2026-01-31 in UTC
+    assert body["data"] == [{"id": "fake-1", "object": "model", "created": day, "owned_by": "jev"}]
 
 
 def test_health_and_readiness(client: TestClient) -> None:

@@ -47,7 +47,7 @@ def test_real_responses_match_their_schemas(client: TestClient, body: dict[str, 
     validator(document, "IssueList").validate(client.post("/v1/systemone", json={}).json())
     missing = client.post("/v1/systemone", json={**body, "model": "x"}).json()
     validator(document, "ErrorBody").validate(missing)
-    validator(document, "ModelList").validate(client.get("/v1/models").json())
+    validator(document, "ServedModels").validate(client.get("/v1/models").json())
 
 
 def test_every_status_is_described(client: TestClient) -> None:

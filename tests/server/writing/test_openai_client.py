@@ -34,6 +34,12 @@ def hello(text: str = "echo:Hello you") -> Any:
     return [{"role": "user", "content": text}]
 
 
+def test_models_are_listed(client: OpenAI) -> None:
+    listed = client.models.list().data
+    assert {"jev-latest", "tiny"} <= {one.id for one in listed}
+    assert all(one.object == "model" and one.created > 0 for one in listed)
+
+
 def test_a_chat(client: OpenAI) -> None:
     answer = client.chat.completions.create(model=MODEL, messages=hello(), seed=1, temperature=0.5)
     assert answer.choices[0].message.content == "Hello you"
