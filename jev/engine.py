@@ -7,12 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import jev._openmp  # noqa: F401 - before torch
-
-import torch  # isort: skip
-
 from jev.adapters import check_adapter_name
 from jev.calibration.apply import activate
 from jev.calibration.file import Calibration
@@ -31,13 +28,13 @@ from jev.model.errors import CheckpointError
 from jev.model.lora import Adapter, install
 from jev.model.masks import ImageRule
 from jev.model.pixels import Patches
-from jev.model.quant import Bits
 from jev.model.source import read_card, read_tokenizer
 from jev.model.template import Template
 from jev.model.tokenizer import Tokenizer
 from jev.model.weights import Progress
 from jev.model.weights.identity import weights_digest
 from jev.plan import Adapted, Plan
+from jev.precision import precision_of
 from jev.prompt import PromptContext, plan_isolated
 from jev.run import Run
 from jev.schemas import ModelInfo, SystemOneRequest, SystemOneResponse, Usage
@@ -151,31 +148,23 @@ class Engine:
         device: str = "cpu",
         dtype: str = "float32",
         name: str | None = None,
-        max_context: int | None = None,
-        cache_bytes: int = 256 * 2**20,
-        vision_cache_bytes: int = 64 * 2**20,
-        step_rows: int = 512,
-        prefill_rows: int = 128,
         vision: str | Path | None = None,
         image_rule: ImageRule = "diffusion_gemma",
-        soft_tokens: int | None = None,
-        calibrations: Mapping[str, Calibration] | None = None,
-        adapters: Mapping[str, Adapter] | None = None,
-        text_tile: int = 1,
-        max_text_tokens: int | None = None,
         offload_layers: int = 0,
         progress: Progress | None = None,
+        **options: Any,
     ) -> Engine:
         """Load a checkpoint folder or GGUF file; None is the embedded model. See also `load_checkpoint`.
 
         `dtype` is a floating-point type of torch by name, or "int8", "int4" or (on GPUs) "float8": then the
         large weights stay packed in memory, and the arithmetic is fp32 on a CPU and bf16 elsewhere.
+        `options` are those of the constructor.
 
         Raises:
             CheckpointError: one sentence naming the file, key or tensor that is wrong.
         """
         path = embedded.path() if model is None else Path(model)
-        torch_dtype, bits = _precision(dtype, device)
+        torch_dtype, bits = precision_of(dtype, device)
         loaded = load_checkpoint(
             path,
             device=device,
@@ -193,19 +182,10 @@ class Engine:
             name=name or card["name"],
             description=card.get("description", "DiffusionGemma checkpoint"),
             release_date=card.get("release_date") or card["modified"],
-            max_context=max_context,
-            cache_bytes=cache_bytes,
-            vision_cache_bytes=vision_cache_bytes,
-            soft_tokens=soft_tokens,
-            step_rows=step_rows,
-            prefill_rows=prefill_rows,
             fingerprint=weights_digest(path),
             precision=dtype,
-            calibrations=calibrations,
-            adapters=adapters,
-            text_tile=text_tile,
-            max_text_tokens=max_text_tokens,
             writes=card.get("writes", True),
+            **options,
         )
 
     @cached_property
@@ -416,23 +396,3 @@ class Engine:
 
     def _identity_of(self, adapter: Adapted | None) -> Identity:
         return self.identity if adapter is None else self.identity.adapted(adapter.name, adapter.digest)
-
-
-def _precision(dtype: str, device: str) -> tuple[torch.dtype, Bits | Literal["float8"] | None]:
-    """The type of the arithmetic, and bits of the packed weights if they are packed.
-
-    Raises:
-        CheckpointError: for a name that is neither, or 8-bit floats without a GPU.
-    """
-    packed: dict[str, Bits | Literal["float8"]] = {"int8": 8, "int4": 4, "float8": "float8"}
-    cpu = torch.device(device).type == "cpu"
-    if dtype == "float8" and cpu:
-        raise CheckpointError("dtype 'float8' needs a GPU; on a CPU int8 takes as little memory")
-    if dtype in packed:
-        return torch.float32 if cpu else torch.bfloat16, packed[dtype]
-    found = getattr(torch, dtype, None)
-    if not isinstance(found, torch.dtype) or not found.is_floating_point:
-        raise CheckpointError(
-            f"dtype {dtype!r} is neither a floating-point type of torch nor float8, int8 or int4"
-        )
-    return found, None
