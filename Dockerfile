@@ -10,6 +10,8 @@ FROM python:${PYTHON}-slim-bookworm AS build
 ARG TORCH=cpu
 ARG EXTRAS=server,ocr,otel
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
+# For the CPU kernels; what they need at run time is in the other image.
+RUN apt-get update && apt-get install --yes --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
 RUN python -m venv /opt/jev
 WORKDIR /src
 # What changes seldom first, so that a change of the code does not download torch again.

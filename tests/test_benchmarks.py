@@ -177,3 +177,71 @@ def test_agreement_counts_what_differs(monkeypatch: pytest.MonkeyPatch):
     assert (flip["id"], flip["reference"], flip["served"]) == ("close", "a", "b")
     assert flip["reference_margin"] == pytest.approx(0.02)
     assert flip["served_margin"] == pytest.approx(0.06)
+
+
+SMALL = (
+    *("--layers", "2", "--hidden", "256", "--intermediate", "384", "--experts", "4", "--expert-width", "96"),
+    *("--heads", "2", "--vocab", "22100"),
+)
+
+
+@pytest.mark.slow
+def test_synthesize_and_big(tmp_path: Path):
+    path = tmp_path / "small.gguf"
+    run("synthesize.py", path, *SMALL)
+    whole = path.read_bytes()
+    # As if it had been killed: within the header, within a tensor, and behind the last one.
+    for size in (1000, len(whole) - 2_000_000, len(whole)):
+        (tmp_path / "again.gguf.part").write_bytes(whole[:size])
+        run("synthesize.py", tmp_path / "again.gguf", *SMALL)
+        assert (tmp_path / "again.gguf").read_bytes() == whole
+        (tmp_path / "again.gguf").unlink()
+    out = tmp_path / "out.json"
+    printed = run("big.py", path, "--rounds", "1", "--tokens", "10", "--json", out)
+    report = json.loads(out.read_text())
+    assert report["file_bytes"] == len(whole)
+    assert report["peak"] >= report["loaded"] > report["before"] > 0
+    assert report["first_ms"] > 0
+    assert report["repeated_counts"]["rows_prefill"] == 0
+    assert [line.split()[1] for line in printed.splitlines() if line.startswith(("│ 16", "│ 64"))] == [
+        "16",
+        "64",
+    ]
+
+
+@pytest.mark.slow
+def test_synthesize_a_folder(tmp_path: Path):
+    run("synthesize.py", tmp_path / "out", *SMALL, "--no-vision")
+    first = {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()}
+    (shard,) = (name for name in first if name.endswith(".safetensors"))
+    (tmp_path / "out" / shard).rename(tmp_path / "out" / f"{shard}.part")
+    with (tmp_path / "out" / f"{shard}.part").open("r+b") as file:
+        file.truncate(len(first[shard]) // 2)
+    run("synthesize.py", tmp_path / "out", *SMALL, "--no-vision")
+    assert {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()} == first
+    model = load_checkpoint(tmp_path / "out")
+    logits = model.decode([3, 5], model.prefill(list(range(5, 40))))
+    assert 0.5 < logits.std() < 2
+
+
+@pytest.mark.slow
+def test_formats(data: Path):
+    printed = run(
+        "formats.py", "--data", data, "--sets", "weather,spam", "--rows", "6", "--types", "Q8_0,Q4_K"
+    )
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in printed.splitlines() if "%" in line]
+    assert [(row[0], row[3]) for row in rows if row[3] != "kernels"] == [
+        ("Q8_0", "torch"),
+        ("Q4_K", "torch"),
+        ("Q4_K", "padded"),
+    ]
+    assert all(float(row[6]) < 0.5 for row in rows)
+
+
+@pytest.mark.slow
+def test_kernels():
+    report = json.loads(
+        run("kernels.py", "--no-layers", "--rounds", "1", "--rows", "1", "4", "--json").splitlines()[-1]
+    )
+    assert {one["type"] for one in report["types"]} == {"Q4_K", "Q5_K", "Q6_K", "Q5_0", "Q5_1", "Q8_0"}
+    assert all(0.003 < one["error"] < 0.01 for one in report["types"])
