@@ -59,9 +59,7 @@ class TextStream(AsyncIterator[Event]):
                     await self._arrived.wait()
             except TimeoutError:
                 await self.aclose()
-                raise OverloadedError(
-                    "The deadline passed before the text was finished", retry_after=1
-                ) from None
+                raise deadline_passed() from None
         event = self._events.popleft()
         if isinstance(event, Exception):
             self._over = True
@@ -91,3 +89,8 @@ class TextStream(AsyncIterator[Event]):
                 self._events.pop()  # whatever comes now is newer
             self._events.append(event)
         self._arrived.set()
+
+
+def deadline_passed() -> OverloadedError:
+    """What is said of a text that was not finished in time."""
+    return OverloadedError("The deadline passed before the text was finished", retry_after=1)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from jev.crash import crash_report
 from jev.errors import APIError, ModelUnavailableError, OverloadedError, ServerError
 from jev.reads import MAX_RETRY_AFTER, MIN_RETRY_AFTER
+from jev.text_stream import deadline_passed
 from jev.writing import Ended
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class TextJob:
 
     plan: TextPlan
     submitted: float
+    deadline: float | None = None
     stream: TextStream | None = None
     started: float | None = None
     stop: bool = False
@@ -100,7 +102,7 @@ class Texts:
             raise OverloadedError("The deadline passed before the text was queued", retry_after=wait)
         if count >= self._limits.texts:
             raise OverloadedError(f"{count} texts are pending already", retry_after=wait)
-        job = TextJob(plan, time.monotonic())
+        job = TextJob(plan, time.monotonic(), deadline)
         self._waiting.append(job)
         return job
 
@@ -114,6 +116,7 @@ class Texts:
 
     def sort(self, *, take: bool = True) -> None:
         """Let go of what is not wanted and, with `take`, take up what waits; for the model's thread."""
+        self._end_late()
         for job in [job for job in self._ring if job.stop]:
             if job.text is not None:
                 job.text.cancel()
@@ -123,6 +126,14 @@ class Texts:
             job = self._waiting.popleft()
             job.started = time.monotonic()
             self._ring.append(job)
+
+    def _end_late(self) -> None:
+        """End what is over its deadline: a reader that does not read does not notice it."""
+        now = time.monotonic()
+        for job in (*self._waiting, *self._ring):
+            if not job.stop and job.deadline is not None and job.deadline <= now:
+                job.stop = True
+                _push(job, deadline_passed())
 
     def _has_room(self, plan: TextPlan) -> bool:
         if not self._ring:

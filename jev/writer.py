@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import torch
 
@@ -21,6 +22,13 @@ from jev.model.diffusion_gemma import DiffusionGemma
 from jev.model.lora import active
 from jev.model.packed import ImageSpan
 from jev.writing import Committed, Draft, Ended, Event, TextPlan
+
+KEPT = 2
+"""Beginnings of a prompt that are kept: the next message goes on from the last, another one for the last
+message from the one before."""
+
+LOOKED_UP = 16
+"""Beginnings of a prompt that are looked for, the longest first."""
 
 
 @dataclass(eq=False)
@@ -36,6 +44,7 @@ class Text:
         seconds: how long the canvas at work has taken so far.
         turned: whether its turn is over: it has finished a canvas, or a long piece of its prompt.
         encoded: rows of the prompt and of canvases that are encoded.
+        keys: names in the cache of the prompt's beginnings, by their lengths, increasing.
     """
 
     plan: TextPlan
@@ -46,6 +55,7 @@ class Text:
     seconds: float = 0.0
     turned: bool = False
     encoded: int = 0
+    keys: dict[int, bytes] = field(default_factory=dict[int, bytes])
 
     @property
     def adapter(self) -> str | None:
@@ -160,8 +170,9 @@ class Writer:
         """The text's generation, behind as much of its prompt as is in the cache."""
         if one.generation is None:
             plan, prefix = one.plan, None
-            for mark in reversed(plan.marks):
-                if (prefix := self.cache.get(_key(plan, mark))) is not None:
+            one.keys = _keys(plan)
+            for key in list(one.keys.values())[: -LOOKED_UP - 1 : -1]:
+                if (prefix := self.cache.get(key)) is not None:
                     break
             known = prefix.length if prefix is not None else 0
             one.generation = Generation(
@@ -210,18 +221,23 @@ class Writer:
     def _keep(self, one: Text, generation: Generation) -> None:
         """Keep what of a prompt others may share; give others their turn when much was encoded."""
         length = generation.kv.length
-        if length in one.plan.marks:
-            self.cache.put(_key(one.plan, length), generation.kv)
+        if length in one.plan.marks[-KEPT:]:
+            self.cache.put(one.keys[length], generation.kv)
         one.turned = length // self.turn_rows > one.encoded // self.turn_rows
         one.encoded = length
 
 
-def _key(plan: TextPlan, length: int) -> bytes:
-    """What decides the keys and values of the first `length` rows of a prompt."""
-    digest = hashlib.sha256(b"text/")
-    digest.update((plan.adapter.digest if plan.adapter is not None else "").encode() + b"/")
-    digest.update(array("q", plan.prompt[:length]).tobytes())
-    for image in plan.images:
-        if image.start < length:
-            digest.update(image.sha256.encode())
-    return digest.digest()
+def _keys(plan: TextPlan) -> dict[int, bytes]:
+    """What decides the keys and values of each beginning of a prompt that others may share, by its length."""
+    keys: dict[int, bytes] = {}
+    ids = memoryview(array("q", plan.prompt)).cast("B")
+    adapter = plan.adapter.digest if plan.adapter is not None else ""
+    begun = hashlib.sha256(f"text/{adapter}/".encode())
+    for start, end in pairwise((0, *plan.marks)):
+        begun.update(ids[start * 8 : end * 8])
+        digest = begun.copy()
+        for image in plan.images:
+            if image.start < end:
+                digest.update(image.sha256.encode())
+        keys[end] = digest.digest()
+    return keys

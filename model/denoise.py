@@ -6,6 +6,7 @@ other work between two forwards, stop, or run several texts in one forward.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,9 @@ from jev.model.sampling import Noise, above_threshold, predict, soft_embedding, 
 from jev.model.writing import Options
 
 Finish = Literal["stop", "length", "cancelled"]
+
+LEAST_TEMPERATURE = 1e-30
+"""A softmax in fp32 is as sharp as it gets before that, and logits over less are not finite."""
 
 
 @dataclass(frozen=True)
@@ -182,6 +186,9 @@ class Generation:
         Args:
             hidden: the last hidden states of the canvas [C, hidden]; [0, hidden] when rows were encoded.
             rows: keys and values of the encoded rows by layer.
+
+        Raises:
+            ArithmeticError: for a logit that is not finite.
         """
         number = len(self.committed)
         if self._pending:
@@ -201,7 +208,7 @@ class Generation:
         options, text = self.options, self.model.text
         left = options.max_denoising_steps - canvas.steps
         temperature = options.t_min + (options.t_max - options.t_min) * left / options.max_denoising_steps
-        found = predict(text, hidden, temperature)
+        found = predict(text, hidden, max(temperature, LEAST_TEMPERATURE))
         if options.sampler == "entropy-bound":
             accepted = within_bound(found.entropy, options.entropy_bound)
             drawn = self._noise.pick(found.probabilities, accepted)
@@ -222,6 +229,8 @@ class Generation:
         )
         canvas.history.append(found.best)
         entropy = found.entropy.mean().item()
+        if not math.isfinite(entropy):
+            raise ArithmeticError("the model gave a logit that is not finite")
         final = left == 1 or (stable and entropy < options.confidence)
         if options.sampler == "confidence-threshold":
             final = final or bool(canvas.kept.all())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, Field, StrictBool, StrictInt, Tag
+from pydantic import BaseModel, Field, StrictBool, StrictInt, Tag, model_validator
 
 from jev.schemas.controls import (
     MAX_SEED,
@@ -147,6 +147,12 @@ class OllamaGenerate(OllamaRequest):
     system: str = ""
     raw: StrictBool = Field(default=False, description="go on from the prompt, without any chat layout")
     images: Images = Field(default_factory=list[str])
+
+    @model_validator(mode="after")
+    def _fits_the_layout(self) -> OllamaGenerate:
+        if self.raw and (self.images or self.system):
+            raise ValueError("images and system need the chat layout, which raw leaves out")
+        return self
 
 
 class OllamaShow(Request):

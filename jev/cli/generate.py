@@ -261,7 +261,7 @@ def _start(
     try:
         return Generation(engine.model, ids, options, images=spans)
     except ValueError as error:
-        raise UsageError(str(error)) from None
+        raise UsageError(f"--prompt, --max-tokens: {error}") from None
 
 
 def _run(engine: Engine, generation: Generation, screen: Screen, *, draw: bool) -> None:

@@ -55,7 +55,7 @@ def test_a_canvas_is_refined_until_it_is_committed(browser: Browser) -> None:
     script = [
         refined(0, 1, "🙂🙂ab cd xx", [[0, 1], [5, 7]]),  # spans count characters
         gates[0],
-        refined(0, 2, "🙂🙂ab cd ef", [[0, 10]], True),
+        refined(0, 6, "🙂🙂ab cd ef", [[0, 10]], True),  # not every step is sent
         gates[1],
         text("🙂🙂ab cd ef"),
         refined(1, 1, " gh??", [[0, 3]]),
@@ -87,7 +87,7 @@ def test_a_canvas_is_refined_until_it_is_committed(browser: Browser) -> None:
         is_complete(page)
         expect(page.locator("#message")).to_be_focused()
         about = page.locator(".message.assistant .meter")
-        expect(about).to_contain_text("21 tokens · 3 steps on 2 canvases · ")
+        expect(about).to_contain_text("21 tokens · 7 steps on 2 canvases · ")
     assert bodies[0] == {
         "model": "jev-latest",
         "messages": [{"role": "user", "content": "Hello"}],

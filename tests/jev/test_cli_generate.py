@@ -166,7 +166,7 @@ def test_pictures_stand_before_the_prompt(generate, engine: Engine, tmp_path: Pa
         (["-p", "x", "--t-max", "0.1"], None, "error: --t-max must be a number over t_min (0.4), not 0.1"),
         (["-p", "x", "--max-canvas", "99"], None, "error: --max-canvas must be"),
         (["-p", "x", "--image", "/no/picture"], None, "error: --image /no/picture: cannot be read"),
-        (["-p", "x" * 5000], None, "error: a prompt of "),
+        (["-p", "x" * 5000], None, "error: --prompt, --max-tokens: a prompt of "),
         (["-p", "x", "--model", "/no/model"], None, "error: /no/model does not exist"),
         (["-p", "x", "--image", __file__], None, "error: --image: Attachment 'test_cli_generate.py': "),
     ],

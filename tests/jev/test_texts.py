@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from jev.engine import Engine
-from jev.errors import InvalidRequestError, ModelUnavailableError, OverloadedError, ServerError
+from jev.errors import ModelUnavailableError, OverloadedError, ServerError
 from jev.scheduler import Scheduler
 from jev.schemas import Noul, SystemOneRequest
 from jev.texts import TextLimits
-from jev.writing import Committed, Draft, Ended, Event, Room, TextPlan
+from jev.writing import Committed, Draft, Ended, Event, TextPlan
 
 pytestmark = pytest.mark.anyio
 
@@ -129,6 +133,82 @@ async def test_a_prompt_that_is_cached_changes_nothing(scheduler: Scheduler, wri
     assert writing.stats()["prefix_hits"] == hits + 2
 
 
+async def test_texts_of_several_adapters(
+    writing: Engine, tmp_path: Path, random_adapter: Callable[..., Any]
+) -> None:
+    from jev.model.tiny import write_tiny_checkpoint
+
+    config = writing.model.config.text
+    adapters = {"one": random_adapter(config, 1, size=1.0), "two": random_adapter(config, 2, size=1.0)}
+    engine = Engine.load(
+        write_tiny_checkpoint(tmp_path / "tiny", canvas=16), name="tiny", adapters=adapters, prefill_rows=8
+    )
+    scheduler = Scheduler(engine, 64, 10**6, texts=TextLimits(batch=3))
+    plans = [plan(engine, model=name, max_denoising_steps=2) for name in ("tiny", "tiny+one", "tiny+two")]
+    alone = []
+    for one in plans:
+        await scheduler.reset_cache()
+        alone.append(commits(await events(scheduler, one)))
+    assert len({str(one) for one in alone}) == 3
+    for _ in range(2):  # and again with all of the prompts in the cache
+        together = await asyncio.gather(*(events(scheduler, one) for one in plans))
+        assert [commits(one) for one in together] == alone, "no text has part in another one's adapter"
+    scheduler.close(timeout=10)
+
+
+async def test_a_chat_of_very_many_turns_leaves_the_cache_to_others(
+    scheduler: Scheduler, writing: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from jev import writer
+
+    hashed = 0
+
+    class Counting:
+        """What `hashlib` makes; it notes how many bytes it is given."""
+
+        def __init__(self, data: bytes = b"") -> None:
+            self._hash = hashlib.sha256()
+            self.update(data)
+
+        def update(self, data: bytes) -> None:
+            nonlocal hashed
+            hashed += len(data)
+            self._hash.update(data)
+
+        def copy(self) -> Counting:
+            other = Counting()
+            other._hash = self._hash.copy()
+            return other
+
+        def digest(self) -> bytes:
+            return self._hash.digest()
+
+    monkeypatch.setattr(writer, "hashlib", SimpleNamespace(sha256=Counting))
+    turns = [(role, ["a"]) for _ in range(50) for role in ("user", "model")]
+    ids = writing.context.template.dialogue([*turns, ("user", ["b"])])
+    asked = writing.prepare_text(ids, max_tokens=1, max_denoising_steps=1)
+    assert len(asked.marks) == 51
+    await scheduler.reset_cache()
+    await events(scheduler, asked)
+    assert hashed <= 2 * 8 * len(ids), "the model's thread reads the prompt once, however many turns it has"
+    assert len(writing.writer.cache._entries) == 2, "only its last beginnings are kept"
+    longer = writing.context.template.dialogue([*turns, ("user", ["b"]), ("model", ["a"]), ("user", ["c"])])
+    hits = writing.stats()["prefix_hits"]
+    await events(scheduler, writing.prepare_text(longer, max_tokens=1, max_denoising_steps=1))
+    assert writing.stats()["prefix_hits"] == hits + 1, "the next message goes on from it"
+
+
+async def test_a_deadline_ends_a_text_that_nobody_reads(scheduler: Scheduler, writing: Engine) -> None:
+    asked = plan(writing, max_tokens=1600, max_denoising_steps=48, confidence=1e-9)
+    stream = await scheduler.write(asked, deadline=time.monotonic() + 0.3)
+    waiting = [await scheduler.write(asked, deadline=time.monotonic() + 0.3) for _ in range(4)]
+    await until(lambda: scheduler.pending_texts == (0, 0))  # as with a connection that takes nothing
+    for one in (stream, *waiting):
+        with pytest.raises(OverloadedError, match="deadline passed"):
+            async for _ in one:
+                pass
+
+
 async def test_texts_take_turns_of_a_canvas(writing: Engine) -> None:
     scheduler = Scheduler(writing, 64, 10**6, texts=TextLimits(live=2))
     order: list[tuple[str, int]] = []
@@ -179,8 +259,6 @@ async def test_one_that_is_closed_stops_within_a_step(scheduler: Scheduler, writ
 
 
 async def test_a_deadline_ends_a_text(scheduler: Scheduler, writing: Engine) -> None:
-    import time
-
     with pytest.raises(OverloadedError, match="deadline passed before the text was queued"):
         await scheduler.write(plan(writing), deadline=time.monotonic() - 1)
     stream = await scheduler.write(
@@ -306,6 +384,29 @@ async def test_a_failure_is_the_failure_of_one_text(
     assert "MemoryError" in caplog.text and secret not in caplog.text
 
 
+@pytest.mark.parametrize("sampler", ["entropy-bound", "confidence-threshold"])
+async def test_temperatures_of_next_to_nothing(scheduler: Scheduler, writing: Engine, sampler: Any) -> None:
+    found = [
+        await events(scheduler, plan(writing, drafts=True, sampler=sampler, t_min=0.0, t_max=t_max))
+        for t_max in (1e-20, 1e-40, 5e-324)
+    ]
+    for one in found:
+        assert all(0 <= event.entropy < 1 for event in one if isinstance(event, Draft))
+        assert commits(one) == commits(found[0])
+
+
+async def test_numbers_of_a_model_that_are_none_are_an_error(
+    scheduler: Scheduler, writing: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    project = writing.model.text.project
+    monkeypatch.setattr(writing.model.text, "project", lambda hidden: project(hidden) * float("nan"))
+    with pytest.raises(ServerError):
+        await events(scheduler, plan(writing))
+    assert "ArithmeticError" in caplog.text
+    monkeypatch.undo()
+    assert isinstance((await events(scheduler, plan(writing)))[-1], Ended), "the next one is none the worse"
+
+
 async def test_several_in_a_forward_are_all_written(writing: Engine) -> None:
     scheduler = Scheduler(writing, 64, 10**6, texts=TextLimits(batch=3, live=3))
     plans = [plan(writing, text, seed=seed) for text in PROMPTS for seed in (1, 2)]
@@ -317,54 +418,6 @@ async def test_several_in_a_forward_are_all_written(writing: Engine) -> None:
     assert all(isinstance(end, Ended) for end in ends)
     forwards = after["text_steps"] - before["text_steps"]
     assert forwards < sum(end.steps for end in ends if isinstance(end, Ended)) / 1.5
-
-
-def test_room_counts_whole_canvases_and_tiles() -> None:
-    assert Room(100).canvases(20, 16) == 5
-    assert Room(100).canvases(21, 16) == 4
-    assert Room(100, tile=32).canvases(20, 16) == 4  # 96 rows, 32 for the prompt
-    assert Room(100, tile=32).canvases(33, 16) == 2
-    assert Room(100).canvases(101, 16) == 0
-    assert Room(31, tile=32).canvases(1, 16) == 0
-
-
-def test_max_tokens_is_capped_or_refused(writing: Engine) -> None:
-    prompt = writing.context.template.chat("Hello.")
-    most = (writing.max_context - len(prompt)) // 16 * 16
-    assert writing.prepare_text(prompt, capped=True).options.max_tokens == most
-    assert writing.prepare_text(prompt, capped=True, max_tokens=10**9).options.max_tokens == most
-    assert writing.prepare_text(prompt, capped=True, max_tokens=7).options.max_tokens == 7
-    assert writing.prepare_text(prompt, max_tokens=most).tokens <= writing.max_context
-    with pytest.raises(InvalidRequestError, match=rf"max_tokens: .* room for {most}"):
-        writing.prepare_text(prompt, max_tokens=most + 1)
-    with pytest.raises(InvalidRequestError, match="max_tokens: Input should be greater"):
-        writing.prepare_text(prompt, max_tokens=0)
-
-
-def test_a_prompt_without_room_for_a_canvas_is_refused(writing: Engine) -> None:
-    limit = writing.max_context - 16
-    ids = [*writing.context.template.chat("Hello.")] * limit
-    assert writing.prepare_text(ids[:limit], capped=True).options.max_tokens == 16
-    with pytest.raises(
-        InvalidRequestError, match=rf"messages: The prompt has {limit + 1} .* limit is {limit}"
-    ):
-        writing.prepare_text(ids[: limit + 1], capped=True, field="messages")
-    with pytest.raises(InvalidRequestError, match="prompt: Input should have at least one token"):
-        writing.prepare_text([])
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"max_denoising_steps": 0}, "max_denoising_steps: Input must be a whole number"),
-        ({"threshold": 1.5}, "threshold: Input must be"),
-        ({"seed": -1}, "seed: Input must be"),
-        ({"max_canvas": 17}, "max_canvas: Input must be"),
-    ],
-)
-def test_options_out_of_range_are_named(writing: Engine, given: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidRequestError, match=message):
-        plan(writing, **given)
 
 
 async def test_one_token_runs_one_canvas(scheduler: Scheduler, writing: Engine) -> None:

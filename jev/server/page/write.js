@@ -199,25 +199,24 @@ export class Write {
 class Progress {
   constructor() {
     this.began = performance.now();
-    this.blocks = new Set();
-    this.steps = 0;
+    this.steps = new Map(); // of each canvas, as far as they were told
     this.usage = null;
     this.finish = null;
     this.seed = null;
   }
 
-  step({ block }) {
-    this.blocks.add(block);
-    this.steps += 1;
+  step({ block, step }) {
+    this.steps.set(block, step);
   }
 
   sentence() {
     const told = [];
     if (this.usage) told.push(`${this.usage.completion_tokens} tokens`);
-    if (this.steps)
-      told.push(
-        `${this.steps} steps on ${this.blocks.size} ${this.blocks.size === 1 ? "canvas" : "canvases"}`,
-      );
+    const canvases = this.steps.size;
+    if (canvases) {
+      const steps = [...this.steps.values()].reduce((sum, one) => sum + one);
+      told.push(`${steps} steps on ${canvases} ${canvases === 1 ? "canvas" : "canvases"}`);
+    }
     told.push(duration(performance.now() - this.began));
     if (this.seed) told.push(`seed ${this.seed}`);
     if (this.finish === "length") told.push("ended by its limit");

@@ -247,12 +247,10 @@ def untagged(name: str) -> str:
 
 
 def _media(headers: Headers, *, any_kind: bool) -> Media:
-    if any_kind:
-        headers = Headers(raw=[(name, value) for name, value in headers.raw if name != b"content-type"])
-    media = Media.of(headers)
-    if media.boundary is not None:
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if not (any_kind or kind in ("", "application/json") or kind.endswith("+json")):
         raise UnsupportedMediaTypeError("Send application/json")
-    return media
+    return Media.of(Headers(raw=[(name, value) for name, value in headers.raw if name != b"content-type"]))
 
 
 def _json(media: Media, raw: bytes, service: Service) -> Any:

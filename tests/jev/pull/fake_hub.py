@@ -40,6 +40,9 @@ class Behaviour:
         ranges: whether Range is understood.
         large: in large-file storage: behind a redirect, with the SHA-256 as its ETag.
         stated: ETag in place of the true one.
+        commit: stated as the revision's.
+        shift: bytes by which a range begins too late, or too early.
+        total: bytes that a range's file is said to have, and is sent up to.
     """
 
     drops: int = 0
@@ -54,6 +57,9 @@ class Behaviour:
     ranges: bool = True
     large: bool = True
     stated: str | None = None
+    commit: str = COMMIT
+    shift: int = 0
+    total: int | None = None
 
 
 @dataclass
@@ -133,7 +139,7 @@ class Hub:
             request.send_header("Location", f"{self.url.replace('127.0.0.1', 'localhost')}/store/{name}")
             request.send_header("X-Linked-Etag", f'"{etag}"')
             request.send_header("X-Linked-Size", str(len(content)))
-            request.send_header("X-Repo-Commit", COMMIT)
+            request.send_header("X-Repo-Commit", how.commit)
             request.send_header("Content-Length", "0")
             request.end_headers()
             return None
@@ -156,14 +162,16 @@ class Hub:
             if how.hangs:
                 time.sleep(60)
             if how.ranges and request.headers["Range"]:
-                start = int(request.headers["Range"].removeprefix("bytes=").rstrip("-"))
+                start = int(request.headers["Range"].removeprefix("bytes=").rstrip("-")) + how.shift
+                if how.total:
+                    start, content = min(start, how.total // 2), content[: how.total]
                 if start >= len(content):
                     return self._refuse(request, 416, "")
         request.send_response(206 if start else 200)
         if start:
             request.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
         request.send_header("ETag", f'"{etag}"')
-        request.send_header("X-Repo-Commit", COMMIT)
+        request.send_header("X-Repo-Commit", how.commit)
         request.send_header("Content-Length", str(len(content) - start))
         request.end_headers()
         if not body:

@@ -12,6 +12,7 @@ from fake_hub import COMMIT, REPO, Behaviour, Hub, sha256
 
 from jev.pull import PinnedFile, Source, missing_files, missing_sentence, place
 from jev.pull.errors import HubError, PullError
+from jev.pull.report import Quiet
 from jev.pull.run import pull
 from jev.pull.transfer import Patience
 
@@ -140,6 +141,25 @@ class TestBrokenConnections:
         (got,) = pull([pinned(hub)], patience=QUICK)
         assert Path(got.path).read_bytes() == content
 
+    @pytest.mark.parametrize("shift", [-7, 7])
+    def test_another_range_than_was_asked_for_is_thrown_away(self, hub: Hub, shift: int) -> None:
+        hub.behaviour[WEIGHTS] = Behaviour(drops=1, shift=shift)
+        (got,) = pull([pinned(hub)], patience=QUICK)
+        assert Path(got.path).read_bytes() == hub.files[WEIGHTS]
+        assert hub.ranges[-2:] == ["bytes=1000-", None]
+
+    def test_a_hub_that_always_makes_it_begin_again_is_given_up(self, hub: Hub) -> None:
+        class Counting(Quiet):
+            retries = 0
+
+            def retry(self, name: str, why: str, seconds: float) -> None:
+                self.retries += 1
+                assert self.retries < 50, why
+
+        hub.behaviour[WEIGHTS] = Behaviour(drops=10**9, drop_after=500, total=1000)
+        with pytest.raises(HubError, match="cannot be reached"):
+            pull([pinned(hub)], patience=QUICK, report=Counting())
+
     def test_a_hub_that_hangs(self, hub: Hub) -> None:
         hub.behaviour[WEIGHTS] = Behaviour(hangs=True)
         with pytest.raises(HubError, match="did not answer in time"):
@@ -195,10 +215,29 @@ class TestRefusals:
         with pytest.raises(PullError, match="no repository else/model"):
             pull([source(repo="else/model")], patience=QUICK)
 
-    def test_something_that_is_no_hub(self, hub: Hub) -> None:
-        hub.behaviour["config.json"] = Behaviour(large=False, stated="../../escape")
+    @pytest.mark.parametrize(
+        "lie", [{"stated": "../../escape"}, {"stated": ".."}, {"commit": "../../escape"}, {"commit": "."}]
+    )
+    def test_something_that_is_no_hub(self, hub: Hub, lie: dict[str, str]) -> None:
+        hub.behaviour["config.json"] = Behaviour(large=False, **lie)  # type: ignore[arg-type]
         with pytest.raises(PullError, match="no model hub"):
+            pull([source("config.json", revision="main")], patience=QUICK)
+
+    def test_another_commit_than_the_one_that_is_wanted(self, hub: Hub) -> None:
+        hub.behaviour["config.json"] = Behaviour(large=False, commit="f" * 40)
+        with pytest.raises(PullError, match=f"at {'f' * 40} for revision {COMMIT}"):
             pull([source("config.json")], patience=QUICK)
+
+    def test_a_cache_that_cannot_be_written(self, hub: Hub, cache: Path) -> None:
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        cache.write_text("a file where the folder should be")
+        with pytest.raises(HubError, match=r"model\.safetensors of someone/some-model cannot be fetched: "):
+            pull([source(WEIGHTS)], patience=QUICK)
+
+    @pytest.mark.parametrize("name", ["a\0b", "a\nb", "a\x1b[2Jb", "\ud800"])
+    def test_a_name_that_nobody_can_read(self, name: str) -> None:
+        with pytest.raises(ValueError, match="is not the path of a file in a repository"):
+            source(name)
 
 
 class TestDigests:

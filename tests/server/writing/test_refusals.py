@@ -189,8 +189,12 @@ def test_other_errors_have_openais_shape_too(
     assert error(client.post(path, json={**body, "model": "gpt-5"}), 404)["code"] == "model_not_found"
     assert error(client.post(path, content=b"{"), 400)["code"] == "invalid_json"
     assert error(client.post(path, json=[]), 400)["param"] is None
-    assert error(client.post(path, content=b"x", headers={"content-type": "text/html"}), 415)
-    assert error(client.post(path, files={"request": b"{}"}), 415)
+    for given in (
+        {"content": b"x", "headers": {"content-type": "text/html"}},
+        {"content": b"x", "headers": {"content-type": "multipart/form-data"}},
+        {"files": {"request": b"{}"}},
+    ):
+        assert error(client.post(path, **given), 415)["message"] == "Send application/json"
     assert error(client.get(path), 405)["type"] == "invalid_request_error"
     assert error(client.post(path, json=body, headers={"timeout": "x"}), 400)["param"] == "timeout"
     assert error(client.post(path, json=body, headers={"timeout": "1e-9"}), 529)["code"] == "overloaded"
@@ -235,6 +239,8 @@ def test_no_model_yet(echo_engine: Engine, start_app: Callable[..., App]) -> Non
         ("/api/generate", {"prompt": "x", "template": "{{ .Prompt }}"}, "template"),
         ("/api/generate", {"prompt": "x", "context": [1]}, "context"),
         ("/api/generate", {"prompt": "x", "logprobs": True}, "logprobs"),
+        ("/api/generate", {"prompt": "x", "raw": True, "images": ["aGk="]}, "images and system need"),
+        ("/api/generate", {"prompt": "x", "raw": True, "system": "y"}, "images and system need"),
         ("/api/generate", {"prompt": 5}, "prompt"),
         ("/api/generate", [], ""),
     ],
