@@ -28,11 +28,11 @@ def check_adapter_name(name: str) -> None:
 
 
 def load_adapters(paths: Mapping[str, str | Path], model: str | Path | None) -> dict[str, Adapter]:
-    """Read adapters and check each against the checkpoint folder that they are for.
+    """Read adapters and check each against the checkpoint that they are for.
 
     Args:
         paths: folders by the name that requests give.
-        model: the checkpoint's folder; None = the embedded model.
+        model: the checkpoint's folder or GGUF file; None = the embedded model.
 
     Raises:
         CheckpointError: one sentence that names the file and the key or tensor that is wrong.
@@ -42,10 +42,10 @@ def load_adapters(paths: Mapping[str, str | Path], model: str | Path | None) -> 
         check_adapter_name(name)
     if not paths:
         return {}
-    from jev.model.config import ModelConfig  # noqa: PLC0415 - torch, which who has no adapters may do without
-    from jev.model.lora import load_adapter  # noqa: PLC0415
+    from jev.model.lora import load_adapter  # noqa: PLC0415 - torch, which who has no adapters may do without
+    from jev.model.source import read_config  # noqa: PLC0415
     from jev.model.weights.identity import weights_digest  # noqa: PLC0415
 
     folder = embedded.path() if model is None else Path(model)
-    config, digest = ModelConfig.from_folder(folder), weights_digest(folder)
+    config, digest = read_config(folder), weights_digest(folder)
     return {name: load_adapter(path, config.text, base_fingerprint=digest) for name, path in paths.items()}

@@ -26,7 +26,11 @@ def check_pulled(settings: Settings) -> None:
         CheckpointError: it is not; says how to get it.
     """
     for use, source in settings.pull.items():
-        if getattr(settings, use) == place(source) and (said := missing_sentence(source)) is not None:
+        try:
+            said = missing_sentence(source) if getattr(settings, use) == place(source) else None
+        except OSError as error:  # a cache that may not be entered, a name that is too long for any file
+            raise CheckpointError(f"{error.filename} cannot be read: {error.strerror}") from None
+        if said is not None:
             raise CheckpointError(said)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from os.path import realpath
 from pathlib import Path
 from typing import Annotated
 
@@ -49,7 +50,8 @@ def command(
             _show_served(_ask_server(server, api_key), as_json)
             return
         settings = load_settings(model, config)
-        folders = {folder.resolve(): folder for folder in (model_folder(settings), embedded.path())}
+        # Not `Path.resolve`, which raises for links that lead to each other.
+        folders = {realpath(folder): folder for folder in (model_folder(settings), embedded.path())}
         _show_facts([_named(facts_of(folder), folder, settings.name) for folder in folders.values()], as_json)
 
 

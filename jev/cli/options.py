@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from functools import partial
+from os.path import isfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -15,7 +16,6 @@ from jev.cli.console import BAR_WIDTH, bar, size
 from jev.cli.errors import FailureError, UsageError
 from jev.loading import check_pulled, load_engine
 from jev.model import embedded
-from jev.model.errors import CheckpointError
 from jev.model.source import read_config
 from jev.settings import Settings, SettingsError
 
@@ -119,7 +119,8 @@ def config_file(config: str | None) -> Path | None:
     """The settings file that was typed, or that ships with the package under this name."""
     if config is None:
         return None
-    return Path(config) if Path(config).is_file() else configs.path(config) or Path(config)
+    # Not `Path.is_file`, which raises for a name that is too long and a folder that may not be entered.
+    return Path(config) if isfile(config) else configs.path(config) or Path(config)  # noqa: PTH113
 
 
 def model_folder(settings: Settings) -> Path:
@@ -157,8 +158,6 @@ def check_loadable(settings: Settings) -> None:
         SettingsError: the device cannot be used.
     """
     folder = model_folder(settings)
-    if not folder.exists():
-        raise CheckpointError(f"{folder} does not exist")
     read_config(folder)
     load_adapters(settings.adapters, folder)  # cheap beside the model
     if settings.device != "cpu":

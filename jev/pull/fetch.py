@@ -18,7 +18,7 @@ from jev.pull.digests import agrees, sha256_of, stated_sha256
 from jev.pull.errors import HubError, PullError, sentence
 from jev.pull.places import repository
 from jev.pull.report import Report
-from jev.pull.source import PinnedFile, Source
+from jev.pull.source import PinnedFile, Source, is_commit
 from jev.pull.transfer import Patience, transfer
 
 T = TypeVar("T")
@@ -26,7 +26,8 @@ T = TypeVar("T")
 RETRY_LOOK_UPS = True
 """Whether the library asks again when the hub cannot answer: five times, over twenty seconds."""
 
-_ETAG = re.compile(r"[\w.-]{1,128}")
+_NAME = re.compile(r"[\w-][\w.-]{0,127}", re.ASCII)
+"""What may become the name of a file in the cache."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Remote:
         etag: its name in the cache; of large files their SHA-256.
         commit: the revision in full.
         size: in bytes, where the hub says.
-        url: its address in the repository.
+        url: its address in the repository, by commit.
     """
 
     etag: str
@@ -57,15 +58,19 @@ def look_up(source: Source, name: str, pin: PinnedFile) -> Remote:
     found: HfFileMetadata = translated(
         source, name, lambda: get_hf_file_metadata(url, retry_on_errors=RETRY_LOOK_UPS, library_name="jev")
     )
-    if not found.etag or not found.commit_hash or not _ETAG.fullmatch(found.etag):
+    etag, commit = found.etag or "", found.commit_hash or ""
+    if not _NAME.fullmatch(etag) or not _NAME.fullmatch(commit):
         raise PullError(f"what answers for {source.repo} is no model hub: it gives no commit or no ETag")
-    stated = stated_sha256(found.etag)
+    if is_commit(source.revision) and commit != source.revision:
+        raise PullError(f"the hub gives {name} of {source.repo} at {commit} for revision {source.revision}")
+    stated = stated_sha256(etag)
     if pin.sha256 and stated and stated != pin.sha256:
         raise PullError(f"{name} of {source.repo} has sha256 {stated}, but {pin.sha256} is pinned")
     size = pin.size if found.size is None else found.size
     if pin.size is not None and size != pin.size:
         raise PullError(f"{name} of {source.repo} has {size} bytes, but {pin.size} are pinned")
-    return Remote(found.etag, found.commit_hash, size, url)
+    # By commit: a branch may move before the last byte.
+    return Remote(etag, commit, size, hf_hub_url(source.repo, name, revision=commit))
 
 
 def blob_path(source: Source, remote: Remote) -> Path:
@@ -88,7 +93,8 @@ def fetch(
 
     Raises:
         PullError: what came is not what is pinned or stated; it has been removed.
-        HubError: the hub or the network failed, or the disk is full; the part stays.
+        HfHubHTTPError, httpx2.HTTPError: the hub or the network failed; the part stays.
+        OSError: the cache cannot be written; the part stays.
     """
     blob, partial = blob_path(source, remote), partial_path(source, remote)
     blob.parent.mkdir(parents=True, exist_ok=True)
@@ -99,14 +105,9 @@ def fetch(
         came = digest is None
         if digest is None:
             headers = build_hf_headers(library_name="jev")
-            translated(
-                source,
-                name,
-                lambda: transfer(remote.url, headers, partial, remote.size, name, report, patience),
-            )
+            transfer(remote.url, headers, partial, remote.size, name, report, patience)
             digest = _sealed(partial, blob, source, name, pin, remote, report)
-    # By commit: a branch may have moved meanwhile, and then this would be another file.
-    path = translated(source, name, lambda: hf_hub_download(source.repo, name, revision=remote.commit))
+    path = hf_hub_download(source.repo, name, revision=remote.commit)
     if source.revision != remote.commit:
         reference = repository(source) / "refs" / source.revision
         reference.parent.mkdir(parents=True, exist_ok=True)

@@ -19,8 +19,11 @@ def snapshot(source: Source) -> Path:
     """The folder of a revision's files; for a branch of the commit that it was when last pulled."""
     folder = repository(source)
     reference = folder / "refs" / source.revision
-    commit = reference.read_text(encoding="ascii").strip() if reference.is_file() else source.revision
-    return folder / "snapshots" / commit
+    try:
+        commit = reference.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        commit = ""
+    return folder / "snapshots" / (commit or source.revision)
 
 
 def place(source: Source) -> Path:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from jev.pull.digests import agrees, sha256_of
 from jev.pull.errors import HubError, PullError
-from jev.pull.fetch import Remote, fetch, look_up, partial_path
+from jev.pull.fetch import Remote, fetch, look_up, partial_path, translated
 from jev.pull.places import missing_names, repository, snapshot
 from jev.pull.report import Quiet, Report
-from jev.pull.source import PinnedFile, Source
+from jev.pull.source import PinnedFile, Source, is_commit
 from jev.pull.transfer import Patience
 
 SPARE_BYTES = 64 * 2**20
@@ -68,7 +69,9 @@ def pull(
     wanted: list[tuple[Source, str, PinnedFile, Remote]] = []
     for source in sources:
         for name, pin in source.files.items():
-            here = _checked(source, name, pin, report) if offline or _is_commit(source.revision) else None
+            here = None
+            if offline or is_commit(source.revision):
+                here = translated(source, name, partial(_checked, source, name, pin, report))
             if here is not None:
                 done.append(here)
             elif offline:
@@ -77,13 +80,10 @@ def pull(
                 wanted.append((source, name, pin, look_up(source, name, pin)))
     _fits(wanted)
     for source, name, pin, remote in wanted:
-        path, digest, came = fetch(source, name, pin, remote, report=report, patience=patience)
+        bring = partial(fetch, source, name, pin, remote, report=report, patience=patience)
+        path, digest, came = translated(source, name, bring)
         done.append(_pulled(source, name, pin, path, digest, fetched=came))
     return done
-
-
-def _is_commit(revision: str) -> bool:
-    return len(revision) == 40 and set(revision) <= set("0123456789abcdef")
 
 
 def _checked(source: Source, name: str, pin: PinnedFile, report: Report) -> Pulled | None:
@@ -116,7 +116,10 @@ def _pulled(source: Source, name: str, pin: PinnedFile, path: Path, digest: str,
 
 
 def _all_here(sources: Sequence[Source]) -> None:
-    missing = [said for source in sources if (said := missing_names(source)) is not None]
+    try:
+        missing = [said for source in sources if (said := missing_names(source)) is not None]
+    except OSError as error:
+        raise HubError(f"{error.filename} cannot be read: {error.strerror}") from None
     if missing:
         where = repository(sources[0]).parent
         raise PullError(f"offline, and not on this machine: {'; '.join(missing)} (looked in {where})")
@@ -132,8 +135,8 @@ def _fits(wanted: Sequence[tuple[Source, str, PinnedFile, Remote]]) -> None:
         return
     needed = 0
     for source, _, _, remote in wanted:
-        partial = partial_path(source, remote)
-        needed += max(0, (remote.size or 0) - (partial.stat().st_size if partial.is_file() else 0))
+        part = partial_path(source, remote)
+        needed += max(0, (remote.size or 0) - (part.stat().st_size if part.is_file() else 0))
     folder = repository(wanted[0][0])
     there = next(parent for parent in (folder, *folder.parents) if parent.exists())
     free = shutil.disk_usage(there).free

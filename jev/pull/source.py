@@ -11,6 +11,11 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator
 _PART = re.compile(r"[A-Za-z0-9][\w.-]*")
 
 
+def is_commit(revision: str) -> bool:
+    """Whether a revision is a commit in full, which never moves."""
+    return len(revision) == 40 and set(revision) <= set("0123456789abcdef")
+
+
 class PinnedFile(BaseModel):
     """A file of a repository; what is pinned must be true of what is fetched.
 
@@ -75,6 +80,7 @@ class Source(BaseModel):
     def _inside(cls, files: dict[str, PinnedFile]) -> dict[str, PinnedFile]:
         for name in files:
             path = PurePosixPath(name)
-            if "\\" in name or ":" in name or path.is_absolute() or str(path) != name or ".." in path.parts:
+            odd = "\\" in name or ":" in name or not name.isprintable()
+            if odd or path.is_absolute() or str(path) != name or ".." in path.parts:
                 raise ValueError(f"{name[:200]!r} is not the path of a file in a repository")
         return files

@@ -61,8 +61,8 @@ def transfer(
         if size is not None and file.tell() > size:
             _empty(file)
         report.begin(name, "fetching", file.tell(), size)
+        furthest = file.tell()
         while size is None or file.tell() < size:
-            before = file.tell()
             try:
                 _attempt(url, headers, file, size, report)
                 if size is None:
@@ -70,7 +70,9 @@ def transfer(
                 if file.tell() < size:
                     raise httpx2.ReadError(f"it ended after {file.tell()} of {size} bytes")
             except (httpx2.TransportError, HfHubHTTPError) as error:
-                failures = 1 if file.tell() > before else failures + 1
+                # Not "more than before": a hub that makes us begin again and again would go on for ever.
+                failures = 1 if file.tell() > furthest else failures + 1
+                furthest = max(furthest, file.tell())
                 if not passes(error) or failures >= patience.tries:
                     raise
                 wait_s = patience.wait_s(failures)
@@ -92,9 +94,16 @@ def _attempt(url: str, headers: dict[str, str], file: BinaryIO, size: int | None
             _empty(file)
             raise httpx2.ReadError("the hub has no bytes behind those that are here")
         hf_raise_for_status(response)
-        if have and not response.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
+        begins = have
+        if response.status_code != httpx2.codes.PARTIAL_CONTENT:
+            begins = 0
+        elif not response.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
+            begins = -1
+        if have and begins != have:
             report.advance(-have)
             _empty(file)
+        if begins < 0:
+            raise httpx2.ReadError("the hub sent other bytes than it was asked for")
         for piece in response.iter_bytes():
             file.write(piece)
             report.advance(len(piece))

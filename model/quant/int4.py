@@ -28,7 +28,7 @@ def suits(weight: nn.Module) -> TypeGuard[Packed | Blocks]:
     Of the types of GGUF files that is Q4_K, whose groups have a scale and a minimum.
     """
     if isinstance(weight, Blocks):
-        return weight.type == "Q4_K" and weight.raw is not None and weight.shape[-2] % 8 == 0
+        return weight.kind == "Q4_K" and weight.raw is not None and weight.shape[-2] % 8 == 0
     if not isinstance(weight, Packed) or weight.bits != 4:
         return False
     return weight.width % GROUP == 0 and weight.values.shape[-2] % 8 == 0

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from jev.model.moe import gated, mix
+from jev.model.quant.blocks import Blocks
 from jev.model.quant.packed import Packed
 
 BLOCK = 2**20
@@ -22,7 +23,7 @@ BLOCK = 2**20
 class PackedLinear(nn.Module):
     """`nn.Linear` without bias over a packed weight [out, in]."""
 
-    def __init__(self, weight: Packed) -> None:
+    def __init__(self, weight: Packed | Blocks) -> None:
         super().__init__()
         self.weight = weight
 
@@ -34,7 +35,7 @@ class PackedLinear(nn.Module):
 class PackedEmbedding(nn.Module):
     """`nn.Embedding` over a packed table [vocab, hidden], whose rows come out as `dtype`."""
 
-    def __init__(self, table: Packed, dtype: torch.dtype) -> None:
+    def __init__(self, table: Packed | Blocks, dtype: torch.dtype) -> None:
         super().__init__()
         self.table = table
         self.dtype = dtype
@@ -65,7 +66,7 @@ class PackedEmbedding(nn.Module):
 class PackedExperts(nn.Module):
     """`jev.model.moe.Experts` over packed weights; only the experts that rows chose are decoded."""
 
-    def __init__(self, gate_up_proj: Packed, down_proj: Packed) -> None:
+    def __init__(self, gate_up_proj: Packed | Blocks, down_proj: Packed | Blocks) -> None:
         super().__init__()
         self.gate_up_proj = gate_up_proj
         self.down_proj = down_proj
@@ -83,7 +84,7 @@ class PackedExperts(nn.Module):
         return mix(x, weights, index, len(self.gate_up_proj), expert)
 
 
-def linear(x: Tensor, weight: Packed) -> Tensor:
+def linear(x: Tensor, weight: Packed | Blocks) -> Tensor:
     """Multiply x [N, in] by the transpose of a packed [out, in], decoded a block of rows at a time."""
     step = max(1, BLOCK // weight.width)
     parts = [

@@ -15,8 +15,8 @@ from jev.model.weights.int8 import GROUP, quantize
 
 Bits: TypeAlias = Literal[4, 8]
 
-CHUNK = 2**24
-"""Weights quantised at once, so that packing a large tensor takes little memory beside it."""
+CHUNK = 2**16
+"""Weights quantised at once: few enough that the steps between stay in a core's cache."""
 
 
 class Packed(nn.Module):
@@ -83,15 +83,18 @@ def pack(weight: Tensor, bits: Bits) -> Packed:
     Rows that 32 does not divide are one group each.
     """
     flat = weight.reshape(-1, weight.shape[-1])
-    rows = max(1, CHUNK // flat.shape[-1])
-    quantised = [_int8(part) if bits == 8 else _int4(part) for part in flat.split(rows)]
-    values, scale, offset = (
-        None if parts[0] is None else torch.cat(parts).unflatten(0, weight.shape[:-1])
-        for parts in zip(*quantised, strict=True)
-    )
-    assert values is not None
-    assert scale is not None
-    return Packed(values, scale, offset, width=weight.shape[-1])
+    quantise = _int8 if bits == 8 else _int4
+    whole: list[Tensor] = []
+    start = 0
+    for rows in flat.split(max(1, CHUNK // flat.shape[-1])):
+        parts = [part for part in quantise(rows) if part is not None]
+        # Made before the next steps' intermediates, so that these can be given back behind it.
+        whole = whole or [part.new_empty(len(flat), *part.shape[1:]) for part in parts]
+        for target, part in zip(whole, parts, strict=True):
+            target[start : start + len(rows)] = part
+        start += len(rows)
+    values, scale, *offset = (part.unflatten(0, weight.shape[:-1]) for part in whole)
+    return Packed(values, scale, *offset, width=weight.shape[-1])
 
 
 def _int8(weight: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -12,12 +13,17 @@ from torch import Tensor
 
 from jev.model.config import read_json
 from jev.model.errors import CheckpointError
+from jev.model.offload import Where, placement
+from jev.model.weights import Progress
 from jev.model.weights.int8 import SCALE_SUFFIX, dequantize, quantize
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 INT8_OF = "int8_of"
 """Metadata key of an int8 file: the dtype of the values it was made from."""
+
+_FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+_SIZES = {"I8": 1, "U8": 1, "F16": 2, "BF16": 2, "I16": 2, "F64": 8, "I64": 8}
 
 _TOWER = "model.encoder.vision_tower."
 _PROJECTOR = "model.encoder.embed_vision."
@@ -48,12 +54,17 @@ def hf_vision_name(name: str) -> str:
 
 
 class TensorFiles:
-    """The tensors of a checkpoint folder by name, opened lazily, one memory map a file."""
+    """The tensors of a checkpoint folder by name, opened lazily.
 
-    def __init__(self, folder: Path) -> None:
+    Tensors that come out as they are stored share one memory map a file. What is converted is read through a
+    map of its own, which goes with it: pages that stay mapped would count as this process's memory.
+    """
+
+    def __init__(self, folder: Path, single: str | None = None) -> None:
+        """Read the index of a folder, or the header of its one file; `single` names a file to take alone."""
         self.folder = folder
         index = folder / INDEX
-        if index.exists():
+        if single is None and index.exists():
             content = read_json(index)
             weight_map = content.get("weight_map") if isinstance(content, Mapping) else None
             if not isinstance(weight_map, Mapping):
@@ -63,7 +74,8 @@ class TensorFiles:
                     raise CheckpointError(f"{INDEX}: tensor {name} is in {file!r}, which is not a file name")
             self.files: dict[str, str] = dict(weight_map)
         else:
-            self.files = dict.fromkeys(self._open(SINGLE).keys(), SINGLE)
+            file = single or SINGLE
+            self.files = dict.fromkeys(self._open(file).keys(), file)
         self._opened: dict[str, safe_open] = {}
 
     def _open(self, file: str) -> safe_open:
@@ -96,7 +108,8 @@ class TensorFiles:
         Decoded values are rounded to the precision that the file says they had before, which takes
         most of the error out of tensors that were on a coarse grid already.
         """
-        value = self._read(name, lambda f: f.get_tensor(name))
+        stays = torch.device(device).type == "cpu" and self._dtype(name) == dtype
+        value = self._read(name, lambda f: f.get_tensor(name), alone=not stays)
         if value.dtype == torch.int8:
             scale, rounded = self._scale(name, value)
             value = dequantize(value, scale)
@@ -112,7 +125,7 @@ class TensorFiles:
         """
         groups = self.int8_groups(name)
         if groups is None:
-            return self._read(name, lambda f: f.get_tensor(name))
+            return self._read(name, lambda f: f.get_tensor(name), alone=True)
         values, scale, rounded = groups
         decoded = dequantize(values, scale)
         return decoded.bfloat16() if rounded else decoded
@@ -124,8 +137,10 @@ class TensorFiles:
             int8 values [..., in], scales [..., groups], and whether decoded values are to be rounded to
             bfloat16.
         """
+        if self._read(name, lambda f: f.get_slice(name).get_dtype()) != "I8":
+            return None
         value = self._read(name, lambda f: f.get_tensor(name))
-        return (value, *self._scale(name, value)) if value.dtype == torch.int8 else None
+        return value, *self._scale(name, value)
 
     def _scale(self, name: str, value: Tensor) -> tuple[Tensor, bool]:
         """The checked scales of an int8 tensor, and whether its values were bfloat16."""
@@ -145,18 +160,36 @@ class TensorFiles:
         metadata = self._read(name, lambda f: f.metadata()) or {}
         return scale, metadata.get(INT8_OF) == "bfloat16"
 
-    def _read(self, name: str, read):
+    def size(self, name: str) -> int:
+        """Bytes of the tensor in its file."""
+        count = math.prod(self.shape(name))
+        return count * _SIZES.get(self._read(name, lambda f: f.get_slice(name).get_dtype()), 4)
+
+    def _dtype(self, name: str) -> torch.dtype | None:
+        """The stored type if it is one to compute in."""
+        return _FLOATS.get(self._read(name, lambda f: f.get_slice(name).get_dtype()))
+
+    def _read(self, name: str, read, *, alone: bool = False):
+        """Read from the file that has the tensor, `alone` through a map that nothing else uses."""
         file = self.files[name]
-        if file not in self._opened:
-            self._opened[file] = self._open(file)
+        if alone:
+            opened = self._open(file)
+        else:
+            if file not in self._opened:
+                self._opened[file] = self._open(file)
+            opened = self._opened[file]
         try:
-            return read(self._opened[file])
+            return read(opened)
         except SafetensorError as error:
             raise CheckpointError(f"tensor {name} cannot be read from {file}: {error}") from None
 
 
 def load_text(
-    files: TensorFiles, shapes: Mapping[str, torch.Size], dtype: torch.dtype, device: str | torch.device
+    files: TensorFiles,
+    shapes: Mapping[str, torch.Size],
+    dtype: torch.dtype,
+    device: Where,
+    progress: Progress | None = None,
 ) -> dict[str, Tensor]:
     """Load the tensors of `TextModel` named in `shapes`; vision tensors are left alone.
 
@@ -165,7 +198,28 @@ def load_text(
             of this architecture.
     """
     wanted = text_names(files, shapes)
-    return {name: files.tensor(stored, dtype, device) for stored, name in wanted.items()}
+    place = placement(device)
+    loaded: dict[str, Tensor] = {}
+    count = counter(files, wanted, progress)
+    for stored, name in wanted.items():
+        loaded[name] = files.tensor(stored, dtype, place.of(name))
+        count(stored)
+    return loaded
+
+
+def counter(files: TensorFiles, names: Iterable[str], progress: Progress | None) -> Callable[[str], None]:
+    """To be called with each stored name once it is loaded; tells `progress` the bytes so far."""
+    if progress is None:
+        return lambda name: None
+    sizes = {name: files.size(name) for name in names}
+    total, done = sum(sizes.values()), 0
+
+    def count(name: str) -> None:
+        nonlocal done
+        done += sizes[name]
+        progress(done, total)
+
+    return count
 
 
 def text_names(files: TensorFiles, shapes: Mapping[str, torch.Size]) -> dict[str, str]:
