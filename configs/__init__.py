@@ -7,8 +7,7 @@ from pathlib import Path
 
 def path(name: str) -> Path | None:
     """The file of a shipped configuration, by its name without `.toml`; None = there is no such."""
-    found = Path(__file__).parent / f"{name}.toml"
-    return found if name == found.stem and found.is_file() else None
+    return Path(__file__).parent / f"{name}.toml" if name in names() else None
 
 
 def shown(file: str | Path) -> str:

@@ -245,7 +245,8 @@ class _Model:
         self._settings = settings
         self._sizes = Sizes.of(settings.model or embedded.path(), settings.vision)
         self._config = self._sizes.config
-        self.context = settings.max_context or self._config.text.max_position_embeddings
+        most = self._config.text.max_position_embeddings
+        self.context = min(settings.max_context or most, most)
         self.layers = len(self._config.text.layers)
         self.stored = self._sizes.blocks is not None
 

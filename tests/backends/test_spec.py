@@ -89,7 +89,7 @@ def test_settings_say_what_the_spec_leaves_open(tiny: Path) -> None:
 
 def test_folder_that_is_none(tmp_path: Path) -> None:
     for kind in ("torch", "unified", "transformers"):
-        with pytest.raises(ValueError, match="nowhere is not a checkpoint folder"):
+        with pytest.raises(ValueError, match="nowhere does not exist"):
             open_backend(f"{kind}={tmp_path / 'nowhere'}")
 
 

@@ -166,5 +166,5 @@ def test_spec(tiny: Path, tmp_path: Path) -> None:
     backend = open_backend(f"vllm=http://h:1,tokenizer={tiny}", Settings())
     assert backend.name == f"vllm=http://h:1,tokenizer={tiny}"
     asyncio.run(backend.aclose())
-    with pytest.raises(ValueError, match="is not a checkpoint folder"):
+    with pytest.raises(ValueError, match="nowhere does not exist"):
         open_backend(f"vllm=http://h:1,tokenizer={tmp_path / 'nowhere'}")

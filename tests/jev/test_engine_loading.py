@@ -131,8 +131,11 @@ def load_refusal(path: Path, **options: Any) -> str:
 
 
 def test_what_is_no_folder(tiny: Path, tmp_path: Path) -> None:
-    for path in (tmp_path / "nothing", tiny / "config.json"):
-        assert load_refusal(path) == f"{path} is not a checkpoint folder or .gguf file"
+    for path, said in (
+        (tmp_path / "nothing", "does not exist"),
+        (tiny / "config.json", "is not a checkpoint folder or .gguf file"),
+    ):
+        assert load_refusal(path) == f"{path} {said}"
 
 
 def test_context_longer_than_the_model(tiny: Path) -> None:

@@ -97,3 +97,19 @@ def test_adapters_are_merged_into_folders_only(path: Path, tmp_path: Path) -> No
     )
     assert result.exit_code == 2
     assert "is a GGUF file; merge into the checkpoint folder" in result.output
+
+
+def test_a_path_that_the_system_refuses_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "one.gguf").symlink_to(tmp_path / "two.gguf")
+    (tmp_path / "two.gguf").symlink_to(tmp_path / "one.gguf")
+    for model, said in ((tmp_path / "one.gguf", "does not exist"), ("a" * 5000, "cannot be read: File name")):
+        for command in (("models",), ("generate", "--prompt", "a"), ("serve", "--port", "0")):
+            result = run(*command, "--model", str(model))
+            assert result.exit_code == 2, (command, result.output)
+            assert said in result.output
+    config = tmp_path / "jev.toml"
+    config.write_text(f'[pull.model]\nrepo = "a/b"\nfiles = ["{"x" * 300}"]\n')
+    for command in (("models", "--config", str(config)), ("pull", "b" * 5000)):
+        result = run(*command)
+        assert result.exit_code == 2, (command, result.output)
+        assert isinstance(result.exception, SystemExit)

@@ -111,6 +111,10 @@ class TestRecommendation:
     def test_the_larger_of_two_gpus(self, large: Path) -> None:
         assert best(planned(large, 64 * GB, {"cuda:0": 10 * GB, "cuda:1": 80 * GB}))[0] == "cuda:1"
 
+    def test_no_prompt_is_longer_than_the_model_takes(self, large: Path) -> None:
+        longest = plan(Settings(model=large), Machine(None)).context
+        assert plan(Settings(model=large, max_context=10**15), Machine(None)).context == longest
+
     def test_long_prompts_make_it_tight(self, large: Path) -> None:
         (choice,) = [
             one

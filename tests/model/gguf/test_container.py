@@ -206,7 +206,9 @@ def test_metadata_that_does_not_fit(source: Any, tmp_path: Path, key: str, value
     if key == "tokenizer.ggml.tokens" and isinstance(value, list):
         changes |= {f"tokenizer.ggml.{name}_token_id": 0 for name in ("eos", "padding", "unknown")}
         changes["tokenizer.ggml.token_type"] = [1, 1]
-    assert said in refusal(source.write(tmp_path / "model.gguf", metadata=changes))
+    refused = refusal(source.write(tmp_path / "model.gguf", metadata=changes))
+    assert said in refused
+    assert refused.count("model.gguf") == 1
 
 
 # Tensors that do not fit
