@@ -82,8 +82,38 @@ class LabelSet:
         text = random.choice(self.by_label[label])
         if self.pairs and random.random() < 0.06:
             return self._pair(label, text, random)
+        if len(self.labels) > 8 and random.random() < 0.12:
+            return self._like(label, text, random)
         asked = [self._question(label, text, random) for _ in range(random.choice((2, 3, 3, 4)))]
         return words.shaped(text, random), asked
+
+    def _like(self, label: str, text: str, random: Random) -> tuple[Any, list[Asked]]:
+        """The label is shown by examples alone: as options, or as descriptions of names that say nothing."""
+        count = random.choice((2, 3, 4, 5, 6, 8))
+        pool = self.near[label] if len(self.near[label]) >= count and random.random() < 0.3 else self.labels
+        others = random.sample([one for one in pool if one != label], min(count, len(pool) - 1))
+        mine = [one for one in self.by_label[label] if one != text] or [text]
+        pools = [mine, *(self.by_label[one] for one in others)]
+        examples = [[random.choice(one)[:90] for _ in range(2)] for one in pools]
+        right, wrong = examples[0], examples[1:]
+        if random.random() < 0.45:
+            options = [one[0] for one in (right, *wrong)]
+            question = {"type": "choice", "instructions": random.choice(words.LIKE)}
+            answer = right[0]
+            described: dict[str, str | None] = dict.fromkeys(options)
+        else:
+            pattern = random.choice(["group {}", "Q{}", "queue {}", "team-{}", "class {}", "route_{}"])
+            names = [pattern.format(number) for number in random.sample(range(1, 40), len(wrong) + 1)]
+            form = random.choice(
+                ["for example: {0}", "{0} / {1}", "messages like: {0}", "such as {0} or {1}"]
+            )
+            described = {name: form.format(*one) for name, one in zip(names, (right, *wrong), strict=True)}
+            question = {"type": "choice", "instructions": random.choice([*self.instructions, *words.LIKE])}
+            answer = names[0]
+        keys = list(described)
+        random.shuffle(keys)
+        question["criteria"] = {key: described[key] for key in keys}
+        return words.shaped(text, random), [(question, answer)]
 
     def _pair(self, label: str, text: str, random: Random) -> tuple[Any, list[Asked]]:
         same = random.random() < 0.5
@@ -253,56 +283,3 @@ def sentiment(level: int, random: Random) -> Asked:
         "instructions": random.choice(words.HOW_GOOD),
         "criteria": random.choice(words.FIVE_LEVELS),
     }, level
-
-
-class Options:
-    """Rows that bring their own options: tools for a request, endings for a sentence."""
-
-    def __init__(self, rows: list[dict[str, Any]], instructions: Sequence[str]) -> None:
-        self.rows, self.instructions = rows, instructions
-
-    def draw(self, random: Random) -> tuple[Any, list[Asked]]:
-        """A state and the choice among its options."""
-        row = random.choice(self.rows)
-        options: list[str] = list(dict.fromkeys(option[:110] for option in row["options"]))
-        answer = row["label"][:110]
-        if len(options) < 4 and "tool" in answer and random.random() < 0.7:
-            more = [option[:110] for option in random.choice(self.rows)["options"] if option not in options]
-            options += more[: random.randrange(4)]
-        random.shuffle(options)
-        criteria: dict[str, str | None] = dict.fromkeys(options)
-        split = all(": " in option for option in options if not option.startswith("no "))
-        if split and random.random() < 0.5:
-            pairs = [option.partition(": ")[::2] for option in options]
-            if len({name for name, _ in pairs}) == len(pairs):
-                criteria = {name: text or None for name, text in pairs}
-                answer = answer.partition(": ")[0]
-        question = {"type": "choice", "instructions": random.choice(self.instructions), "criteria": criteria}
-        asked: list[Asked] = [(question, answer)]
-        if random.random() < 0.4:
-            shown = random.choice(list(criteria))
-            fits = f"Is this the right one: {shown}?"
-            asked.append(({"type": "noul", "instructions": fits}, shown == answer))
-        return row["text"], asked
-
-
-class Passages:
-    """Yes/no questions about a passage."""
-
-    def __init__(self, rows: list[dict[str, Any]]) -> None:
-        self.rows = [row for row in rows if len(row["text"]["passage"]) < 900]
-
-    def draw(self, random: Random) -> tuple[Any, list[Asked]]:
-        """The passage with the question as the instructions or inside the state."""
-        row = random.choice(self.rows)
-        text, right = row["text"], row["label"] == "yes"
-        if random.random() < 0.6:
-            return text["passage"], [({"type": "noul", "instructions": text["question"]}, right)]
-        asking = random.choice(
-            [
-                "Answer the question from the passage.",
-                "Is the answer yes?",
-                "According to the passage, is it so?",
-            ]
-        )
-        return text, [({"type": "noul", "instructions": asking}, right)]

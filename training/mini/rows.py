@@ -2,11 +2,14 @@
 
 DATA is a folder of labelled sets (NAME/train.jsonl.gz). Only sets whose licence allows shipping weights
 trained on them are read. Whole tasks are held out, so that transfer can be seen: none of their rows is used.
+`--wordnet` is the `dict` folder of WordNet 3; `--valence` is a list of words with their valence (tones.py),
+which needs the first. Without them their parts of the mixture are left out.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +18,12 @@ from typing import Any
 
 import labelled
 import made
+import others
 import words
+from askings import asking
 from labelled import Asked
+from tones import Tones
+from wordnet import WordNet
 
 Draw = Callable[[Random], tuple[Any, list[Asked]]]
 
@@ -24,7 +31,30 @@ MOST_CHARACTERS = 1200
 """Longest state."""
 
 
-def mixture(folder: Path) -> list[tuple[float, str, Draw]]:
+HELD_OUT = ("snips", "nlu_askubuntu", "nlu_chatbot", "nlu_webapplications")
+"""Sets that may be trained on but are not."""
+
+
+class Ready:
+    """Decisions that were made from labelled sets before; a row of the mixture as it is."""
+
+    def __init__(self, folder: Path) -> None:
+        self.rows: list[tuple[Any, list[Asked]]] = []
+        with gzip.open(folder / "decisions" / "train.jsonl.gz", "rt", encoding="utf-8") as lines:
+            for line in lines:
+                row = json.loads(line)
+                if row["shippable"] and row["source"].rsplit("-", 2)[0] not in HELD_OUT:
+                    asked = [(question, row["answers"][name]) for name, question in row["questions"].items()]
+                    self.rows.append((row["state"], asked))
+
+    def draw(self, random: Random) -> tuple[Any, list[Asked]]:
+        """Any of them."""
+        return random.choice(self.rows)
+
+
+def mixture(
+    folder: Path, wordnet: Path | None = None, valence: Path | None = None
+) -> list[tuple[float, str, Draw]]:
     """Weight, name and source of each part of the mixture."""
 
     def single(name: str) -> list[tuple[str, str]]:
@@ -48,7 +78,7 @@ def mixture(folder: Path) -> list[tuple[float, str, Draw]]:
     emotions = single("goemotions")
     feelings = labelled.Feelings(emotions)
     moderation = [*single("hate_tdavidson")]
-    tools = labelled.Options(
+    tools = others.Options(
         labelled.read(folder, "bfcl_tool_choice"),
         [
             "Select the tool to use.",
@@ -57,7 +87,7 @@ def mixture(folder: Path) -> list[tuple[float, str, Draw]]:
             "Pick the right tool.",
         ],
     )
-    endings = labelled.Options(
+    endings = others.Options(
         labelled.read(folder, "codah"),
         [
             "Select the right completion.",
@@ -71,7 +101,18 @@ def mixture(folder: Path) -> list[tuple[float, str, Draw]]:
         one = sets[random.choice(["banking77", "bitext_support", "clinc150"])]
         return made.urgency(random.choice(one.by_label[random.choice(one.labels)]), random)
 
+    more: list[tuple[float, str, Draw]] = []
+    if wordnet is not None:
+        net = WordNet(wordnet)
+        more.append((16, "wordnet", net.draw))
+        if valence is not None:
+            more.append((8, "tones", Tones(valence, net.adjectives).draw))
     return [
+        *more,
+        (30, "ready", Ready(folder).draw),
+        (3, "askings", asking),
+        (3, "entailment", others.Entailment(labelled.read(folder, "med")).draw),
+        (3, "harms", others.Harms(labelled.read(folder, "openai_moderation")).draw),
         (12, "banking77", sets["banking77"].draw),
         (14, "clinc150", sets["clinc150"].draw),
         (9, "hwu64", sets["hwu64"].draw),
@@ -85,7 +126,7 @@ def mixture(folder: Path) -> list[tuple[float, str, Draw]]:
         (3, "sms_spam", labelled.LabelSet(single("sms_spam"), words.MODERATION, words.IS).draw),
         (3, "tools", tools.draw),
         (1, "endings", endings.draw),
-        (1, "passages", labelled.Passages(labelled.read(folder, "boolq")).draw),
+        (1, "passages", others.Passages(labelled.read(folder, "boolq")).draw),
         (5, "records", made.record),
         (5, "kinds", made.kind),
         (4, "topics", made.topic),
@@ -93,10 +134,12 @@ def mixture(folder: Path) -> list[tuple[float, str, Draw]]:
     ]
 
 
-def rows(folder: Path, count: int, seed: int) -> list[dict[str, Any]]:
+def rows(
+    folder: Path, count: int, seed: int, wordnet: Path | None = None, valence: Path | None = None
+) -> list[dict[str, Any]]:
     """Rows in the shape that `jev tune` reads."""
     random = Random(seed)
-    parts = mixture(folder)
+    parts = mixture(folder, wordnet, valence)
     weights = [weight for weight, _, _ in parts]
     made_rows: list[dict[str, Any]] = []
     while len(made_rows) < count:
@@ -131,9 +174,11 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--rows", type=int, default=60_000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--wordnet", type=Path)
+    parser.add_argument("--valence", type=Path)
     given = parser.parse_args()
     with given.out.open("w", encoding="utf-8") as file:
-        for row in rows(given.data, given.rows, given.seed):
+        for row in rows(given.data, given.rows, given.seed, given.wordnet, given.valence):
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 

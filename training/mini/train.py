@@ -1,9 +1,8 @@
 """Train the embedded model: `python train.py SEED_DIR ROWS.jsonl OUT --minutes 100`.
 
-Two processes with one thread each work on the same weights in shared memory, each with its own optimizer
-and its own part of the rows (asynchronous updates; a run cannot be repeated bit by bit). `jev tune
---full` is the orderly way; this one adds helper losses (guides.py) and does not wait where the machine is
-busy with other work.
+The objective of `jev tune` on packs of a few thousand rows, with helper losses (guides.py), matmuls in
+bfloat16 and one thread. Weights, moments and a moving mean of the weights are written every few minutes, so
+that a run can be killed and goes on with `--resume`.
 """
 
 from __future__ import annotations
@@ -11,9 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -21,266 +18,202 @@ from typing import Any
 import jev._openmp  # noqa: F401 - before torch
 
 import torch  # isort: skip
-import torch.multiprocessing as mp
-import torch.nn.functional as F
-from guides import Guides
-from torch import Tensor
+from data import batches, twin_pairs
+from fast import Fast
+from guides import Guides, cross_entropy, disagreement
+from packs import pack
 
 from jev.engine import Engine
-from jev.model.tuning import label_logits
-from jev.schemas import Choice, Row, alternatives, index_of
-from jev.tune.augment import NONE, Augmentation, augmented
-from jev.tune.examples import Example, Labelled, Prepared, prepare
-from jev.tune.objective import weighed
 
-HOW = Augmentation(subset=0.15, undescribed=0.1)
-LINES, POINTER, ORDER = 0.3, 0.15, 0.5
+LINES, POINTER, ORDER = 0.3, 0.15, 1.0
 """Weights of the helper losses."""
-TWIN = "~"
-"""Marks the question that is another one with its options in reverse."""
+SAVE_SECONDS = 240
+MEAN_STEPS = 4
+TOLD = ("loss", "right", "lines", "line_right", "pointer", "order")
 
 
-def example(line: str) -> Example:
-    """A row of the file."""
-    row = Row.model_validate(json.loads(line))
-    labelled = {}
-    for name, question in (row.questions or {}).items():
-        right = index_of(question, (row.answers or {})[name])
-        labelled[name] = Labelled(
-            question, tuple(float(one == right) for one in range(len(alternatives(question))))
-        )
-    return Example(row.state, labelled)
-
-
-def twinned(one: Example, random: Random, share: float) -> Example:
-    """The example, shuffled, with a twin in reverse order for some of its choices."""
-    questions: dict[str, Labelled] = {}
-    for name, labelled in one.questions.items():
-        question, target = augmented(labelled.question, labelled.target, HOW, random)
-        questions[name] = Labelled(question, target)
-        if isinstance(question, Choice) and 2 < len(target) < 13 and random.random() < share:
-            turned = question.model_copy(update={"criteria": dict(reversed(question.criteria.items()))})
-            questions[name + TWIN] = Labelled(turned, target[::-1])
-    return Example(one.state, questions)
-
-
-def disagreement(batch: Sequence[Prepared], logits: Sequence[Tensor]) -> Tensor:
-    """How far twins are apart: the sum of both Kullback-Leibler divergences, halved, over all of them."""
-    total = logits[0].new_zeros(())
-    rows = iter(logits)
-    for one in batch:
-        of: dict[str, Tensor] = {read.question: F.log_softmax(next(rows), -1) for read in one.reads}
-        for name, row in of.items():
-            if (twin := of.get(name + TWIN)) is not None:
-                other = twin.flip(0)
-                total = total + ((row.exp() - other.exp()) * (row - other)).sum() / 2
-    return total
-
-
-def trained(name: str, frozen: int) -> bool:
+def trained(name: str, frozen: int, last: int) -> bool:
     """Whether a parameter of the text model is trained."""
     if name.startswith(("embed_tokens", "self_conditioning")) or "layer_scalar" in name:
         return False
     if name.startswith("layers."):
         layer = int(name.split(".")[1])
         # The experts of all layers but the last are switched off in the seed.
-        return layer >= frozen and not (
-            layer < 8 and any(part in name for part in ("experts", "router", "_2."))
-        )
+        silent = layer < last and any(part in name for part in ("experts", "router", "_2."))
+        return layer >= frozen and not silent
     return True
 
 
-def groups(model: Any, given: argparse.Namespace) -> list[dict[str, Any]]:
+def groups(model: Any, lr: float, frozen: int) -> list[dict[str, Any]]:
     """Parameters with their learning rates."""
     last = len(model.text.layers) - 1
     found = []
     for name, parameter in model.text.named_parameters():
-        parameter.requires_grad_(trained(name, given.frozen))
+        parameter.requires_grad_(trained(name, frozen, last))
         if not parameter.requires_grad:
             continue
         if parameter.dim() > 1:
-            rate = given.lr * (2.0 if name.startswith(f"layers.{last}.") else 1.0)
+            rate = lr * (2.0 if name.startswith(f"layers.{last}.") else 1.0)
             found.append({"params": [parameter], "peak": rate, "weight_decay": 0.01})
         else:
-            rate = 3 * given.lr * max(parameter.abs().mean().item(), 1e-3)
+            rate = 3 * lr * max(parameter.abs().mean().item(), 1e-3)
             found.append({"params": [parameter], "peak": rate, "weight_decay": 0.0})
     return found
 
 
-class Mean:
-    """A moving mean of what is trained; steadier than the last weights while the rate is high."""
+class Trainer:
+    """A model in training.
 
-    def __init__(self, model: Any, out: Path, decay: float = 0.997) -> None:
-        self.now = {name: one for name, one in model.text.named_parameters() if one.requires_grad}
-        self.decay = decay
-        kept = out / "mean.pt"
-        before = torch.load(kept)["text"] if kept.exists() else {}
-        self.values = {name: before.get(name, one.detach()).clone() for name, one in self.now.items()}
+    Args:
+        engine: the seed; its model is trained in place.
+        out: where it is kept.
+        lr: peak learning rate of matrices.
+        frozen: layers that stay as they are.
+        compiled: as for `Fast`.
+    """
+
+    def __init__(self, engine: Engine, out: Path, *, lr: float, frozen: int, compiled: bool = True) -> None:
+        self.model, self.out = engine.model, out
+        self.model.text.skip_silent_experts()
+        self.newline = engine.context.tokenizer.encode("\n")[0]
+        self.tail = len(engine.context.template.answer_turn)
+        config = self.model.config.text
+        last = len(config.layers) - 1
+        self.guides = Guides(config.hidden_size, sorted({last - 3, last - 1} - {-1, -2}))
+        parameters = groups(self.model, lr, frozen)
+        parameters += [{"params": list(self.guides.parameters()), "peak": 3e-3, "weight_decay": 0.0}]
+        self.optimizer = torch.optim.AdamW(parameters, lr=lr, betas=(0.9, 0.98), fused=True)
+        self.parameters = [one for group in parameters for one in group["params"]]
+        self.fast = Fast(self.model, compiled=compiled, frozen=frozen)
+        self.mean = {
+            name: one.detach().clone()
+            for name, one in self.model.text.named_parameters()
+            if one.requires_grad
+        }
+        self.done = 0.0
+        self.steps = 0
+
+    def step(self, batch: list[Any], factor: float) -> dict[str, float]:
+        """One step at `factor` of the peak rates; sums over reads."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["peak"] * factor
+        rows = pack(batch, self.newline, self.tail)
+        result = self.fast(rows, self.guides.layers)
+        loss = cross_entropy(result.logits, rows).mean()
+        lines, line_right = self.guides.lines(rows, result)
+        pointer = self.guides.pointer(rows, result)
+        reads = len(rows.slots)
+        order = disagreement(result.logits, twin_pairs(batch)) / reads
+        (loss + LINES * lines + POINTER * pointer + ORDER * order).backward()
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters, 1.0)
+        if torch.isfinite(norm):
+            self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.steps += 1
+        if self.steps % MEAN_STEPS == 0:
+            self._count()
+        right = float((result.logits.argmax(-1) == rows.targets.argmax(-1)).float().mean())
+        values = (loss, right, lines, line_right, pointer, order)
+        told = {
+            name: float(torch.as_tensor(value).detach()) * reads
+            for name, value in zip(TOLD, values, strict=True)
+        }
+        return told | {"reads": reads, "rows": len(rows.ids), "norm": float(norm)}
 
     @torch.no_grad()
-    def update(self) -> None:
-        """Count the weights as they are now."""
-        torch._foreach_lerp_(list(self.values.values()), list(self.now.values()), 1 - self.decay)
+    def _count(self) -> None:
+        """Count the weights as they are now into the mean."""
+        now = dict(self.model.text.named_parameters())
+        updates = self.steps // MEAN_STEPS
+        decay = min(0.98, updates / (updates + 3))
+        torch._foreach_lerp_(list(self.mean.values()), [now[name] for name in self.mean], 1 - decay)
+
+    def save(self) -> None:
+        """Write everything so that a crash leaves the old or the new state."""
+        now = {name: one for name, one in self.model.text.named_parameters() if name in self.mean}
+        state = {
+            "text": {name: one.detach() for name, one in now.items()},
+            "mean": self.mean,
+            "guides": self.guides.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "done": self.done,
+            "steps": self.steps,
+        }
+        torch.save(state, self.out / "state.part")
+        (self.out / "state.part").replace(self.out / "state.pt")
+
+    def load(self, path: Path, *, everything: bool = True) -> None:
+        """Go on from a state, or with `everything` False from its weights alone."""
+        state = torch.load(path)
+        self.model.text.load_state_dict(state["text"], strict=False)
+        self.guides.load_state_dict(state["guides"])
+        self.mean = state["mean"] if everything else {k: v.clone() for k, v in state["text"].items()}
+        if everything:
+            peaks = [group["peak"] for group in self.optimizer.param_groups]
+            self.optimizer.load_state_dict(state["optimizer"])
+            for group, peak in zip(self.optimizer.param_groups, peaks, strict=True):
+                group["peak"] = peak  # a run may go on at another rate
+            self.done, self.steps = state["done"], state["steps"]
 
 
-def work(number: int, engine: Engine, guides: Guides, given: argparse.Namespace, started: float) -> None:
-    """One process's share of the training."""
-    torch.set_num_threads(1)
-    if number:
-        os.nice(15)
-    torch.manual_seed(number)
-    random = Random(1000 * given.seed + number)
-    with given.rows.open(encoding="utf-8") as file:
-        lines = [line for index, line in enumerate(file) if index % given.processes == number]
-    model = engine.model
-    parameters = groups(model, given)
-    parameters += [{"params": list(guides.parameters()), "peak": 3e-3, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(parameters, lr=1e-4, betas=(0.9, 0.98))
-    moments = given.out / f"moments{number}.pt"
-    if given.start and moments.exists():
-        optimizer.load_state_dict(torch.load(moments))
-    everything = [parameter for group in parameters for parameter in group["params"]]
-    mean = Mean(model, given.out) if number == 0 else None
-    log = (given.out / f"log{number}.jsonl").open("a", encoding="utf-8")
-    saved = time.time()
-    step = 0
-    position = len(lines)
-    sums = {
-        "loss": 0.0,
-        "right": 0.0,
-        "lines": 0.0,
-        "pointer": 0.0,
-        "order": 0.0,
-        "line_right": 0.0,
-        "reads": 0,
-        "rows": 0,
-    }
-    while (share := (time.time() - started) / (60 * given.minutes)) < 1:
-        batch: list[Prepared] = []
-        rows = 0
-        while rows < given.step_rows:
-            if position >= len(lines):
-                random.shuffle(lines)
-                position = 0
-            drawn = twinned(example(lines[position]), random, given.twins)
-            one = prepare(drawn, engine.context, random, how=NONE)
-            position += 1
-            if one is not None and one.prompt.rows < 900:
-                batch.append(one)
-                rows += one.prompt.rows
-        factor = min(1.0, (step + 1) / 20)
-        if share > given.cool:
-            factor *= 0.03 + 0.97 * 0.5 * (1 + math.cos(math.pi * (share - given.cool) / (1 - given.cool)))
-        for group in optimizer.param_groups:
-            group["lr"] = group["peak"] * factor
-        logits = label_logits(model, [one.prompt for one in batch])
-        loss, stats = weighed(batch, logits)
-        line_loss, pointer, line_right = guides(batch)
-        order = disagreement(batch, logits)
-        fade = 1.0 if share < given.cool else 0.5
-        total = (loss + fade * (LINES * line_loss + POINTER * pointer) + ORDER * order) / stats.weight
-        total.backward()
-        norm = torch.nn.utils.clip_grad_norm_(everything, 1.0)
-        if torch.isfinite(norm):
-            optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        if mean is not None:
-            mean.update()
-        step += 1
-        sums["loss"] += stats.loss
-        sums["right"] += stats.correct
-        sums["lines"] += float(line_loss.detach())
-        sums["pointer"] += float(pointer.detach())
-        sums["order"] += float(order.detach())
-        sums["line_right"] += line_right * stats.reads
-        sums["reads"] += stats.reads
-        sums["rows"] += stats.rows
-        if step % 20 == 0:
-            reads = sums["reads"]
-            told = {
-                name: round(value / reads, 4) for name, value in sums.items() if name not in ("reads", "rows")
-            }
-            log.write(
-                json.dumps(
-                    {
-                        "step": step,
-                        "s": round(time.time() - started),
-                        **told,
-                        "reads": reads,
-                        "rows": sums["rows"],
-                        "norm": round(float(norm), 3),
-                        "lr": factor,
-                    }
-                )
-                + "\n"
-            )
-            log.flush()
-            sums = dict.fromkeys(sums, 0)
-        if time.time() - saved > 300:
-            save(engine, guides, optimizer, mean, given.out, number)
-            saved = time.time()
-    save(engine, guides, optimizer, mean, given.out, number)
-
-
-def save(
-    engine: Engine,
-    guides: Guides,
-    optimizer: torch.optim.Optimizer,
-    mean: Mean | None,
-    out: Path,
-    number: int,
-) -> None:
-    """Write weights (the first process) and moments so that a crash leaves the old or the new ones."""
-    things = {f"moments{number}": optimizer.state_dict()}
-    if mean is not None:
-        things["mean"] = {"text": {**engine.model.text.state_dict(), **mean.values}}
-        things["weights"] = {"text": engine.model.text.state_dict(), "guides": guides.state_dict()}
-    for name, thing in things.items():
-        torch.save(thing, out / f"{name}.part")
-        (out / f"{name}.part").replace(out / f"{name}.pt")
+def rate(share: float, steps: int, cool: float) -> float:
+    """Factor of the learning rate: warm-up, flat, and from the share `cool` on a cosine to 3 %."""
+    factor = min(1.0, (steps + 1) / 30)
+    if share > cool:
+        factor *= 0.03 + 0.97 * 0.5 * (1 + math.cos(math.pi * min(1.0, (share - cool) / (1 - cool))))
+    return factor
 
 
 def main() -> None:
-    """Start the processes."""
+    """Train until the time is over."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("rows", type=Path)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--start", type=Path, help="weights.pt to go on from")
+    parser.add_argument("--start", type=Path, help="state.pt whose weights are gone on from")
+    parser.add_argument("--resume", action="store_true", help="go on with OUT/state.pt")
     parser.add_argument("--minutes", type=float, default=100)
     parser.add_argument(
         "--cool", type=float, default=0.5, help="share of the time after which the rate falls"
     )
-    parser.add_argument("--lr", type=float, default=2e-4)
+    parser.add_argument("--lr", type=float, default=1e-4)
     parser.add_argument("--frozen", type=int, default=3, help="layers that stay as they are")
     parser.add_argument(
-        "--twins", type=float, default=0.6, help="share of choices that are also asked in reverse"
+        "--twins", type=float, default=0.6, help="share of choices that are asked in two orders"
     )
-    parser.add_argument("--step-rows", type=int, default=1100)
-    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--step-rows", type=int, default=1600)
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
+    torch.manual_seed(given.seed)
     engine = Engine.load(given.model)
-    guides = Guides(engine.model, engine.context)
-    if given.start:
-        saved = torch.load(given.start)
-        engine.model.text.load_state_dict(saved["text"])
-        guides.load_state_dict(saved["guides"])
-    for parameter in (*engine.model.parameters(), *guides.parameters()):
-        parameter.data = parameter.data.clone().share_memory_()
-    started = time.time()
-    context = mp.get_context("fork")
-    others = [
-        context.Process(target=work, args=(number, engine, guides, given, started), daemon=True)
-        for number in range(1, given.processes)
-    ]
-    for one in others:
-        one.start()
-    work(0, engine, guides, given, started)
-    for one in others:
-        one.join(120)
+    trainer = Trainer(engine, given.out, lr=given.lr, frozen=given.frozen)
+    if given.resume and (given.out / "state.pt").exists():
+        trainer.load(given.out / "state.pt")
+    elif given.start:
+        trainer.load(given.start, everything=False)
+    random = Random(1000 * given.seed + trainer.steps)
+    source = batches(given.rows, engine.context, random, rows=given.step_rows, twins=given.twins)
+    before = saved = time.time()
+    sums: dict[str, float] = {}
+    with (given.out / "log.jsonl").open("a", encoding="utf-8") as log:
+        while (share := trainer.done / (60 * given.minutes)) < 1:
+            told = trainer.step(next(source), rate(share, trainer.steps, given.cool))
+            sums = {name: sums.get(name, 0.0) + value for name, value in told.items()}
+            now = time.time()
+            trainer.done, before = trainer.done + now - before, now
+            if trainer.steps % 20 == 0:
+                entry = {"step": trainer.steps, "s": round(trainer.done), "cpu": round(time.process_time())}
+                entry |= {name: round(sums[name] / sums["reads"], 4) for name in TOLD}
+                entry |= {"reads": sums["reads"], "rows": sums["rows"], "norm": round(sums["norm"] / 20, 2)}
+                log.write(json.dumps(entry) + "\n")
+                log.flush()
+                sums = {}
+            if now - saved > SAVE_SECONDS:
+                trainer.save()
+                saved = now
+    trainer.save()
 
 
 if __name__ == "__main__":

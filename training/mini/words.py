@@ -102,6 +102,13 @@ SAME = [
     "Is it the same intent?",
     "Would both go to the same handler?",
 ]
+LIKE = [
+    "Which of these is most alike?",
+    "Which message asks for the same?",
+    "Which example does it resemble?",
+    "Put it with its like.",
+    "Which group does the message belong to?",
+]
 NONE = ["none of these", "none of the above", "something else", "other", "no match", "anything else"]
 SENTIMENT_NAMES = [
     ("negative", "neutral", "positive"),
@@ -112,6 +119,11 @@ SENTIMENT_NAMES = [
     ("dislikes it", "no opinion", "likes it"),
     ("complaint", "neutral remark", "compliment"),
     ("thumbs down", "undecided", "thumbs up"),
+    ("negative review", "neutral review", "positive review"),
+    ("negative opinion", "balanced", "positive opinion"),
+    ("critical", "matter-of-fact", "approving"),
+    ("would not recommend", "unsure", "would recommend"),
+    ("not satisfied", "so-so", "satisfied"),
 ]
 FIVE_LEVELS = [
     ["very negative", "negative", "neutral", "positive", "very positive"],

@@ -1,0 +1,104 @@
+"""Training the embedded model runs what is served: packs give the served logits, steps lower the loss."""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from pathlib import Path
+from random import Random
+
+import pytest
+import torch
+
+from jev.engine import Engine
+from jev.model.tiny import write_tiny_checkpoint
+from jev.model.tuning import label_logits
+
+data = import_module("data")
+fast = import_module("fast")
+guides = import_module("guides")
+packs = import_module("packs")
+train = import_module("train")
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of a few rows, one with soft labels."""
+    path = tmp_path_factory.mktemp("rows") / "rows.jsonl"
+    random = Random(4)
+    lines = []
+    for number in range(24):
+        word = random.choice(["red", "green", "blue"])
+        questions = {
+            "which": {"type": "choice", "criteria": dict.fromkeys(["red", "green", "blue"])},
+            "red": {"type": "noul", "instructions": "Is it red?"},
+        }
+        row = {
+            "state": f"{word} \u2028 line" if number else {"colour": word},
+            "questions": questions,
+            "answers": {"which": word, "red": word == "red"},
+        }
+        if number == 1:
+            row["soft"] = {"which": {"red": 3, "blue": 1}}
+        lines.append(json.dumps(row, ensure_ascii=False))
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Engine:
+    """A tiny model whose window holds a whole example."""
+    return Engine.load(write_tiny_checkpoint(tmp_path / "tiny", layers=3, window=512, vision=False))
+
+
+def _batch(engine: Engine, rows: Path) -> list[object]:
+    return next(data.batches(rows, engine.context, Random(1), rows=900, twins=1.0))
+
+
+def test_a_pack_gives_the_served_logits(engine: Engine, rows: Path) -> None:
+    """In fp32 as `label_logits` up to rounding, in bf16 near it."""
+    batch = _batch(engine, rows)
+    trainer = train.Trainer(engine, Path(), lr=1e-3, frozen=0, compiled=False)
+    pack = packs.pack(batch, trainer.newline, trainer.tail)
+    with torch.no_grad():
+        served = label_logits(engine.model, [one.prompt for one in batch])
+        for dtype, most in ((torch.float32, 1e-4), (torch.bfloat16, 0.5)):
+            logits = fast.Fast(engine.model, dtype)(pack).logits
+            for row, expected in zip(logits, served, strict=True):
+                assert (row[: len(expected)] - expected).abs().max() < most
+                assert torch.isinf(row[len(expected) :]).all()
+
+
+def test_steps_lower_the_loss_and_a_killed_run_goes_on(engine: Engine, rows: Path, tmp_path: Path) -> None:
+    """On one batch again and again; what is loaded again gives the same next step."""
+    batch = _batch(engine, rows)
+    trainer = train.Trainer(engine, tmp_path, lr=2e-3, frozen=1, compiled=False)
+    before = {name: one.clone() for name, one in engine.model.text.named_parameters()}
+    losses = [trainer.step(batch, 1.0)["loss"] for _ in range(12)]
+    assert losses[-1] < 0.9 * losses[0]
+    changed = {
+        name for name, one in engine.model.text.named_parameters() if not torch.equal(one, before[name])
+    }
+    assert changed
+    assert not any(name.startswith(("layers.0.", "embed_tokens", "self_conditioning")) for name in changed)
+    trainer.save()
+    expected = trainer.step(batch, 1.0)
+    trainer.load(tmp_path / "state.pt")
+    assert trainer.steps == 12
+    assert trainer.step(batch, 1.0) == pytest.approx(expected, rel=1e-4)
+
+
+def test_twins_are_the_same_question(engine: Engine, rows: Path) -> None:
+    """A twin's target is the first one's in its own order, so equal answers disagree by nothing."""
+    batch = _batch(engine, rows)
+    reads = [read for one in batch for read in one.reads]
+    pairs = data.twin_pairs(batch)
+    assert len(pairs) == sum(read.question == "which" for read in reads)
+    width = max(len(read.target) for read in reads)
+    logits = torch.zeros(len(reads), width)
+    for index, read in enumerate(reads):
+        logits[index, : len(read.target)] = torch.tensor(read.target)
+    for first, second, order in pairs:
+        assert [reads[first].target[index] for index in order] == list(reads[second].target)
+    assert guides.disagreement(logits, pairs) == pytest.approx(0.0, abs=1e-6)
+    assert guides.disagreement(torch.randn(len(reads), width), pairs) > 0.1

@@ -1,0 +1,99 @@
+"""Rows of a file as examples, with twins in another order, in batches of about equal length."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from random import Random
+
+from jev.prompt import PromptContext
+from jev.schemas import Choice, Row, alternatives, index_of
+from jev.tune.augment import NONE, Augmentation, augmented
+from jev.tune.examples import Example, Labelled, Prepared, prepare
+
+HOW = Augmentation(subset=0.15, undescribed=0.1)
+TWIN = "~"
+"""Between a question's id and the order of its twin's options."""
+
+POOL = 400
+"""Examples that are sorted by length at a time."""
+
+
+def example(line: str) -> Example:
+    """A row of the file; soft labels come before answers."""
+    row = Row.model_validate(json.loads(line))
+    labelled = {}
+    for name, question in (row.questions or {}).items():
+        names = alternatives(question)
+        if row.soft and name in row.soft:
+            given = row.soft[name]
+            target = tuple(given.get(one, 0.0) / sum(given.values()) for one in names)
+        else:
+            right = index_of(question, (row.answers or {})[name])
+            target = tuple(float(one == right) for one in range(len(names)))
+        labelled[name] = Labelled(question, target, row.weight)
+    return Example(row.state, labelled)
+
+
+def twinned(one: Example, random: Random, share: float) -> Example:
+    """The example, shuffled, with a twin in reverse or any other order for some of its choices."""
+    questions: dict[str, Labelled] = {}
+    for name, labelled in one.questions.items():
+        question, target = augmented(labelled.question, labelled.target, HOW, random)
+        questions[name] = Labelled(question, target, labelled.weight)
+        if isinstance(question, Choice) and len(target) < 13 and random.random() < share:
+            order = list(range(len(target)))[::-1]
+            if random.random() < 0.4:
+                random.shuffle(order)
+            names = list(question.criteria.items())
+            turned = question.model_copy(update={"criteria": dict(names[index] for index in order)})
+            questions[f"{name}{TWIN}{order}"] = Labelled(
+                turned, tuple(target[index] for index in order), labelled.weight
+            )
+    return Example(one.state, questions)
+
+
+def batches(
+    path: Path, context: PromptContext, random: Random, *, rows: int, twins: float, longest: int = 450
+) -> Iterator[list[Prepared]]:
+    """Batches of about `rows` rows without end; the file is read again for each epoch."""
+    while True:
+        lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
+        random.shuffle(lines)
+        for start in range(0, len(lines), POOL):
+            pool = []
+            for line in lines[start : start + POOL]:
+                one = prepare(twinned(example(line), random, twins), context, random, how=NONE)
+                if one is not None and one.prompt.rows < longest:
+                    pool.append(one)
+            yield from cut(pool, random, rows)
+
+
+def cut(pool: list[Prepared], random: Random, rows: int) -> list[list[Prepared]]:
+    """The pool in batches of examples of like length, in random order."""
+    pool = sorted(pool, key=lambda one: one.prompt.rows)
+    found: list[list[Prepared]] = [[]]
+    held = 0
+    for one in pool:
+        if held >= rows:
+            found.append([])
+            held = 0
+        found[-1].append(one)
+        held += one.prompt.rows
+    random.shuffle(found)
+    return found
+
+
+def twin_pairs(batch: Sequence[Prepared]) -> list[tuple[int, int, list[int]]]:
+    """Twins: index of the first and of the second read, and of which label of the first each other one is."""
+    found = []
+    base = 0
+    for one in batch:
+        number = {read.question: base + index for index, read in enumerate(one.reads)}
+        for name, index in number.items():
+            first, _, order = name.partition(TWIN)
+            if order:
+                found.append((number[first], index, json.loads(order)))
+        base += len(one.reads)
+    return found

@@ -1,0 +1,56 @@
+"""Make a checkpoint of a state: `python export.py SEED_DIR STATE.pt OUT --mix 0.7 --temperature 1.1`.
+
+The weights stand between the seed's and the trained ones; the temperature goes into the final norm, which
+scales the logits (as long as these are far below the soft cap). `benchmarks/quantize.py` makes the form that
+is shipped.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+
+import jev._openmp  # noqa: F401 - before torch
+from jev.engine import Engine
+from jev.tune.output import write_full
+
+
+@torch.no_grad()
+def blend(engine: Engine, state: Path, part: str, mix: float, temperature: float = 1.0) -> None:
+    """Move the weights the share `mix` of the way to a state's, and divide logits by a temperature."""
+    saved = torch.load(state, mmap=True)
+    weights = dict(engine.model.text.named_parameters())
+    for name, value in saved[part].items():
+        weights[name].lerp_(value, mix)
+    engine.model.text.norm.weight.div_(temperature)
+
+
+def main() -> None:
+    """Write the folder."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("state", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--part", default="mean", choices=("mean", "text"))
+    parser.add_argument("--mix", type=float, default=1.0)
+    parser.add_argument("--temperature", type=float, default=1.0)
+    parser.add_argument("--name", default="jev-mini")
+    parser.add_argument("--description", default="Small trained DiffusionGemma-format model")
+    given = parser.parse_args()
+    engine = Engine.load(given.model)
+    blend(engine, given.state, given.part, given.mix, given.temperature)
+    given.out.mkdir(parents=True, exist_ok=True)
+    write_full(
+        given.out,
+        {},
+        engine.model,
+        given.model,
+        name=given.name,
+        description=given.description,
+    )
+
+
+if __name__ == "__main__":
+    main()
