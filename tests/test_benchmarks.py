@@ -190,8 +190,8 @@ def test_synthesize_and_big(tmp_path: Path):
     path = tmp_path / "small.gguf"
     run("synthesize.py", path, *SMALL)
     whole = path.read_bytes()
-    # As if it had been killed: within the header, within a tensor, and behind the last one.
-    for size in (1000, len(whole) - 2_000_000, len(whole)):
+    # As if it had been killed: within the header, and within a tensor.
+    for size in (1000, len(whole) - 2_000_000):
         (tmp_path / "again.gguf.part").write_bytes(whole[:size])
         run("synthesize.py", tmp_path / "again.gguf", *SMALL)
         assert (tmp_path / "again.gguf").read_bytes() == whole
@@ -226,12 +226,9 @@ def test_synthesize_a_folder(tmp_path: Path):
 
 @pytest.mark.slow
 def test_formats(data: Path):
-    printed = run(
-        "formats.py", "--data", data, "--sets", "weather,spam", "--rows", "6", "--types", "Q8_0,Q4_K"
-    )
+    printed = run("formats.py", "--data", data, "--sets", "weather,spam", "--rows", "4", "--types", "Q4_K")
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in printed.splitlines() if "%" in line]
     assert [(row[0], row[3]) for row in rows if row[3] != "kernels"] == [
-        ("Q8_0", "torch"),
         ("Q4_K", "torch"),
         ("Q4_K", "padded"),
     ]

@@ -226,7 +226,9 @@ def test_packed_bodies(
 def test_any_route(fast_client: Any, method: str, path: list[str], content: bytes) -> None:
     response = fast_client.post(content, path="/" + "/".join(path), method=method)
     assert response.status < 500
-    assert response.headers["content-type"] == "application/json"
+    if response.headers["content-type"] != "application/json":
+        assert (method, "/".join(path)) == ("GET", ""), "only the page is no JSON"
+        return
     assert response.headers["x-request-id"].startswith("req_")
     assert response.json()
 
