@@ -82,11 +82,6 @@ class Reads:
         jobs = [job for job in (*self._queue, *self._running) if not job.background]
         return len(jobs), sum(job.plan.tokens for job in jobs)
 
-    @property
-    def running(self) -> bool:
-        """Whether any has begun and not ended."""
-        return bool(self._running)
-
     def admit(self, plan: Plan, deadline: float | None, background: bool) -> Job:
         """Put a plan in the queue.
 

@@ -23,6 +23,7 @@ from jev.model.read import Branch, Canvas, Prefill, step
 from jev.packing import Step, pack
 from jev.plan import PlacedImage, Plan, Unit
 from jev.run import Encoding, Run
+from jev.sight import seen
 
 
 class Stepper:
@@ -188,13 +189,4 @@ class Stepper:
 
     def _spans(self, images: tuple[PlacedImage, ...]) -> tuple[ImageSpan, ...]:
         """Run the vision tower on what it has not seen lately."""
-        spans = []
-        for image in images:
-            assert self.model.vision is not None  # pictures are refused without one
-            key = image.sha256.encode()
-            soft = self.vision_cache.get(key)
-            if soft is None:
-                soft = self.model.vision(image.patches)
-                self.vision_cache.put(key, soft)
-            spans.append(ImageSpan(image.start, soft))
-        return tuple(spans)
+        return tuple(seen(self.model, image, self.vision_cache) for image in images)

@@ -85,11 +85,6 @@ class Texts:
         jobs = (*self._waiting, *self._ring)
         return len(jobs), sum(job.plan.tokens for job in jobs)
 
-    @property
-    def live(self) -> bool:
-        """Whether any has begun and not ended."""
-        return bool(self._ring)
-
     def admit(self, plan: TextPlan, deadline: float | None) -> TextJob:
         """Put a text in the queue.
 

@@ -21,6 +21,7 @@ from jev.model.denoise import Generation, Progress, run
 from jev.model.diffusion_gemma import DiffusionGemma
 from jev.model.lora import active
 from jev.model.packed import ImageSpan
+from jev.sight import seen
 from jev.writing import Committed, Draft, Ended, Event, TextPlan
 
 KEPT = 2
@@ -126,7 +127,8 @@ class Writer:
         unseen = next((one for one in texts if len(one.spans) < len(one.plan.images)), None)
         try:
             if unseen is not None:
-                self._see(unseen)
+                image = unseen.plan.images[len(unseen.spans)]
+                unseen.spans.append(seen(self.model, image, self.vision_cache))
                 return
             started = time.perf_counter()
             generations = [self._begin(one) for one in texts]
@@ -153,18 +155,6 @@ class Writer:
     def _fail(self, one: Text, error: Exception) -> None:
         one.error = error
         one.cancel()
-
-    def _see(self, one: Text) -> None:
-        """Run the vision tower on the text's next picture, unless it has seen it lately."""
-        assert self.model.vision is not None  # pictures are refused without one
-        image = one.plan.images[len(one.spans)]
-        key = image.sha256.encode()
-        soft = self.vision_cache.get(key)
-        if soft is None:
-            with torch.inference_mode():
-                soft = self.model.vision(image.patches)
-            self.vision_cache.put(key, soft)
-        one.spans.append(ImageSpan(image.start, soft))
 
     def _begin(self, one: Text) -> Generation:
         """The text's generation, behind as much of its prompt as is in the cache."""

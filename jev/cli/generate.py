@@ -28,7 +28,7 @@ from jev.cli.options import (
     model_folder,
 )
 from jev.model.config import ModelConfig
-from jev.model.source import read_card, read_config
+from jev.model.source import read_config
 from jev.model.writing import Options
 from jev.settings import Settings
 
@@ -157,7 +157,7 @@ def command(
         )
         with spinner().status("loading the model") as status:
             engine = load_model(settings, status)
-        warning = _untrained(folder, engine.name)
+        warning = engine.warning and f"{one_line(engine.warning)}; --model loads another"
         if warning:
             typer.echo(f"warning: {warning}", err=True)
         screen = Screen.standard()
@@ -206,13 +206,6 @@ def _options(config: ModelConfig, **given: Any) -> Options:
         name, _, rest = str(error).partition(" ")
         option = "--diffusion-sampler" if name == "sampler" else f"--{name.replace('_', '-')}"
         raise UsageError(f"{option} {rest}") from None
-
-
-def _untrained(folder: Path, name: str) -> str | None:
-    """A sentence for a checkpoint whose card says that it does not write."""
-    if read_card(folder).get("writes", True):
-        return None
-    return f"{one_line(name)} was not trained to write, so this text means nothing; --model loads another"
 
 
 def _patches(engine: Engine, settings: Settings, files: Sequence[tuple[str, bytes]]) -> list[Patches]:

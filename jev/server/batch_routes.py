@@ -14,7 +14,7 @@ from jev.schemas import BadRequestError, Issue, parse_json
 from jev.schemas.batches import Batch, BatchCreate, BatchList
 from jev.schemas.errors import issues_of
 from jev.server.batch_jobs import BatchJobs
-from jev.server.body import Media, receive_body
+from jev.server.body import Media
 from jev.server.file_routes import JSON_LINES, store_of
 from jev.server.openapi import ERRORS
 from jev.server.routes import guard, service_of
@@ -59,9 +59,7 @@ async def create(request: Request) -> Response:
     service, jobs = service_of(request), _jobs_of(request)
     media = Media.of(request.headers)
     with service.bodies.lease() as lease:
-        raw = await receive_body(
-            request.receive, request.headers, lease, limit=MAX_BODY, seconds=service.settings.body_timeout_s
-        )
+        raw = await service.receive(request, lease, limit=MAX_BODY)
     asked = _asked(media, raw)
     store = store_of(service)
     try:

@@ -23,7 +23,7 @@ from jev.schemas import (
     parse_json,
     parse_request,
 )
-from jev.server.body import Lease, Media, receive_body
+from jev.server.body import Lease, Media
 from jev.server.metrics import Metrics
 from jev.server.openapi import ERRORS, SYSTEMONE
 from jev.server.record import RequestRecord
@@ -112,13 +112,7 @@ async def _decide(service: Service, request: Request, decision: Decision) -> Res
     media = Media.of(request.headers)
     deadline = time.monotonic() + seconds_allowed(request.headers, service.settings.request_timeout_s)
     with service.bodies.lease() as lease:
-        raw = await receive_body(
-            request.receive,
-            request.headers,
-            lease,
-            limit=service.settings.max_body_bytes,
-            seconds=service.settings.body_timeout_s,
-        )
+        raw = await service.receive(request, lease)
         prepared = _prepare(service, media, raw, deadline, lease)
         plan, warnings = await unless_gone(request.receive, prepared)
         del raw

@@ -10,12 +10,14 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
+from starlette.requests import Request
+
 from jev.attachments import Files, NoFiles, Reader, reader_of
 from jev.errors import ModelUnavailableError
 from jev.loading import load_engine
 from jev.scheduler import Scheduler
 from jev.server.auth import Authenticator
-from jev.server.body import BodyBudget
+from jev.server.body import BodyBudget, Lease, receive_body
 from jev.server.files import FileStore
 from jev.server.ratelimit import RateLimiter
 from jev.server.tracing import Tracing
@@ -136,6 +138,19 @@ class Service:
     def stored_bytes(self) -> int:
         """Bytes of all uploads."""
         return self.files.stored_bytes if isinstance(self.files, FileStore) else 0
+
+    async def receive(self, request: Request, lease: Lease, *, limit: int | None = None) -> bytes:
+        """Read a request's body as it was sent, within the limits of the settings; see `receive_body`.
+
+        `limit` is the most bytes if it is not the settings' own.
+        """
+        return await receive_body(
+            request.receive,
+            request.headers,
+            lease,
+            limit=self.settings.max_body_bytes if limit is None else limit,
+            seconds=self.settings.body_timeout_s,
+        )
 
     async def in_worker(self, work: Callable[[], T]) -> T:
         """Run slow Python off the event loop, a few at once.

@@ -18,26 +18,7 @@ from jev.settings import Settings
 
 GB = 10**9
 
-CONFIG = {
-    "model_type": "diffusion_gemma",
-    "canvas_length": 256,
-    "text_config": {
-        "hidden_size": 2816,
-        "num_hidden_layers": 30,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 8,
-        "num_global_key_value_heads": 2,
-        "head_dim": 256,
-        "global_head_dim": 512,
-        "sliding_window": 1024,
-        "intermediate_size": 2112,
-        "num_experts": 128,
-        "top_k_experts": 8,
-        "moe_intermediate_size": 704,
-        "vocab_size": 262144,
-        "max_position_embeddings": 262144,
-    },
-}
+CONFIG = Path(__file__).parents[1] / "model" / "data" / "diffusiongemma-26b-a4b" / "config.json"
 """The published 26B-A4B checkpoint: 50.5 GB of text model in bf16, 16.1 GB in int4."""
 
 
@@ -45,7 +26,7 @@ CONFIG = {
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the config of the published model and no weights."""
     folder = tmp_path_factory.mktemp("large")
-    (folder / "config.json").write_text(json.dumps(CONFIG))
+    (folder / "config.json").write_text(CONFIG.read_text())
     (folder / "model.safetensors.index.json").write_text('{"weight_map": {}}')
     return folder
 

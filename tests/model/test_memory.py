@@ -17,46 +17,15 @@ from jev.model.quant import Bits, PackedExperts, PackedLinear
 from jev.model.quant.int4 import tiled
 from jev.model.tiny import write_tiny_checkpoint
 
-PUBLISHED = {
-    "model_type": "diffusion_gemma",
-    "canvas_length": 256,
-    "text_config": {
-        "hidden_size": 2816,
-        "num_hidden_layers": 30,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 8,
-        "num_global_key_value_heads": 2,
-        "head_dim": 256,
-        "global_head_dim": 512,
-        "sliding_window": 1024,
-        "intermediate_size": 2112,
-        "num_experts": 128,
-        "top_k_experts": 8,
-        "moe_intermediate_size": 704,
-        "vocab_size": 262144,
-        "max_position_embeddings": 262144,
-    },
-    "vision_config": {
-        "hidden_size": 1152,
-        "intermediate_size": 4304,
-        "num_hidden_layers": 27,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 16,
-        "head_dim": 72,
-        "patch_size": 16,
-        "pooling_kernel_size": 3,
-        "position_embedding_size": 10240,
-        "standardize": True,
-    },
-}
-"""What the published 26B-A4B checkpoint's config.json says about sizes."""
+PUBLISHED = Path(__file__).parent / "data" / "diffusiongemma-26b-a4b" / "config.json"
+"""The published 26B-A4B checkpoint's."""
 
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the config and an index of the published checkpoint, and no weights."""
     folder = tmp_path_factory.mktemp("published")
-    (folder / "config.json").write_text(json.dumps(PUBLISHED))
+    (folder / "config.json").write_text(PUBLISHED.read_text())
     index = {"weight_map": {"model.encoder.vision_tower.std_bias": "model-00011-of-00011.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     return folder
@@ -89,7 +58,7 @@ class TestPublished:
 
     @pytest.mark.parametrize(("item", "factor"), [(2, 1), (4, 2)])
     def test_keys_and_values(self, item: int, factor: int) -> None:
-        text = ModelConfig.from_dict(PUBLISHED).text
+        text = ModelConfig.from_folder(PUBLISHED.parent).text
         # A sliding layer has 8 KiB a token for at most 1023 tokens; the five full ones 20 KiB for each token.
         assert kv_bytes(text, 1, item) == factor * (25 * 8192 + 5 * 4096)
         assert kv_bytes(text, 1023, item) == factor * 1023 * (25 * 8192 + 5 * 4096)
@@ -97,7 +66,7 @@ class TestPublished:
         assert kv_bytes(text, 1023, 2) - 1023 * 5 * 4096 < 210e6
 
     def test_the_workspace_grows_with_rows_and_with_keys_up_to_a_bound(self) -> None:
-        text = ModelConfig.from_dict(PUBLISHED).text
+        text = ModelConfig.from_folder(PUBLISHED.parent).text
         assert workspace_bytes(text, 64, 1024, 4) < workspace_bytes(text, 512, 1024, 4) < 0.6e9
         assert workspace_bytes(text, 128, 262_144, 2) < 1e9
         assert workspace_bytes(text, 64, 1024, 4, canvas=256) > 3 * 256 * 262_144 * 4

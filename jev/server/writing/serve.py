@@ -24,7 +24,7 @@ from jev.errors import (
     UnsupportedMediaTypeError,
 )
 from jev.schemas import Issue, Warning, parse_json
-from jev.server.body import Media, receive_body
+from jev.server.body import Media
 from jev.server.metrics import Metrics
 from jev.server.record import RequestRecord
 from jev.server.routes import service_of
@@ -136,13 +136,7 @@ async def body_of(request: Request, *, any_kind: bool = False) -> Any:
     service = service_of(request)
     media = _media(request.headers, any_kind=any_kind)
     with service.bodies.lease() as lease:
-        raw = await receive_body(
-            request.receive,
-            request.headers,
-            lease,
-            limit=service.settings.max_body_bytes,
-            seconds=service.settings.body_timeout_s,
-        )
+        raw = await service.receive(request, lease)
         return await service.in_worker(lambda: _json(media, raw, service))
 
 
@@ -171,13 +165,7 @@ async def start(
     media = _media(request.headers, any_kind=any_kind)
     deadline = time.monotonic() + seconds_allowed(request.headers, service.settings.text_timeout_s)
     with service.bodies.lease() as lease:
-        raw = await receive_body(
-            request.receive,
-            request.headers,
-            lease,
-            limit=service.settings.max_body_bytes,
-            seconds=service.settings.body_timeout_s,
-        )
+        raw = await service.receive(request, lease)
         prepared = _prepare(service, lambda: parse(_json(media, raw, service)), deadline)
         asked, plan = await unless_gone(request.receive, prepared)
     record.tokens = plan.tokens
