@@ -50,12 +50,16 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for number in range(8)
             for one in labels
         ]
-        _write(folder, name, rows)
+        _write(folder, name, [row | {"text": f"{row['text']} That is what I think."} for row in rows])
     tools = ["weather: tells the weather", "mail: sends a mail", "no suitable tool"]
     _write(folder, "bfcl_tool_choice", [{"text": "Will it rain?", "options": tools, "label": tools[0]}])
     endings = ["falls asleep.", "eats the moon.", "is a number.", "flies the sea."]
     _write(folder, "codah", [{"text": "The tired child", "options": endings, "label": endings[0]}])
-    passage = {"passage": "Cats are animals.", "question": "are cats animals"}
+    passage = {
+        "passage": "Cats -- The adj8 noun9 is larger than a noun12 or noun20. In 1990, the adj10 noun16 was "
+        "seen by 12 people. It is not the adj11 noun30 of them all.",
+        "question": "are cats animals",
+    }
     _write(folder, "boolq", [{"text": passage, "label": "yes"}])
     pair = {"premise": "All dogs bark.", "hypothesis": "All small dogs bark."}
     _write(folder, "med", [{"text": pair, "label": "entailment"}])

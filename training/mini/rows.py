@@ -21,7 +21,10 @@ import made
 import others
 import words
 from askings import asking
+from edits import Edits, sentences
 from labelled import Asked
+from manner import Manner
+from pairs import Pairs
 from tones import Tones
 from wordnet import WordNet
 
@@ -106,7 +109,12 @@ def mixture(
         net = WordNet(wordnet)
         more.append((16, "wordnet", net.draw))
         if valence is not None:
-            more.append((8, "tones", Tones(valence, net.adjectives).draw))
+            tones = Tones(valence, net.adjectives)
+            more.append((8, "tones", tones.draw))
+            lone, passages = plain_sentences(folder, net)
+            more.append((22, "pairs", Pairs(Edits(net), lone, passages).draw))
+            facts = [*lone[:20000], *(one for part in passages for one in part)]
+            more.append((15, "manner", Manner(facts, judgements(emotions), tones.judgement).draw))
     return [
         *more,
         (30, "ready", Ready(folder).draw),
@@ -132,6 +140,39 @@ def mixture(
         (4, "topics", made.topic),
         (2, "urgency", urgent),
     ]
+
+
+OPINIONATED = (
+    "admiration",
+    "annoyance",
+    "approval",
+    "disapproval",
+    "disgust",
+    "disappointment",
+    "love",
+    "anger",
+)
+
+
+def judgements(emotions: list[tuple[str, str]]) -> list[str]:
+    """Comments that judge something."""
+    return [text for text, label in emotions if label in OPINIONATED and 25 < len(text) < 180]
+
+
+def plain_sentences(folder: Path, net: WordNet) -> tuple[list[str], list[list[str]]]:
+    """Sentences that state something, alone, and those of passages."""
+    passages = [
+        sentences(row["text"]["passage"].partition(" -- ")[2]) for row in labelled.read(folder, "boolq")
+    ]
+    stories = [f"{row['text']} {row['label']}" for row in labelled.read(folder, "codah")]
+    lone = [row["text"]["premise"] for row in labelled.read(folder, "med")]
+    lone += [one for story in stories for one in sentences(story)]
+    used = [
+        one for sense in net.senses.values() for one in sense.examples if 30 < len(one) < 120 and " " in one
+    ]
+    lone += [one[0].upper() + one[1:] + "." for one in used]
+    Random(0).shuffle(lone)
+    return lone, passages
 
 
 def rows(

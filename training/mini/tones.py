@@ -116,6 +116,10 @@ class Tones:
             return random.choice(TURNED).format(thing, random.choice(self.words[4 - level]))
         return random.choice(NAMING).format(thing, random.choice(self.words[level]))
 
+    def judgement(self, random: Random) -> str:
+        """A remark that is good or bad."""
+        return self._remark(random.choice((0, 1, 3, 4)), random)
+
     def draw(self, random: Random) -> tuple[Any, list[Asked]]:
         """Some remarks with questions on their mood."""
         level = random.choice((0, 1, 1, 2, 3, 3, 4))
