@@ -44,7 +44,7 @@ class DecideOptions(TypedDict, total=False):
         auto_max: reads when "auto" extends.
         auto_threshold: nats of entropy above which "auto" extends.
         seed: decides the slot noise.
-        permutations: rotations of a choice's options to average over.
+        permutations: orders of a choice's options to average over.
         calibration: name of a calibration that the server has loaded.
         diagnostics: True for reads, entropies and timings; "full" also for token and noise ids.
         strict: whether unknown fields are refused instead of named in `Decision.warnings`.

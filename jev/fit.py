@@ -75,7 +75,7 @@ class Fit:
             own = _characters(question)
             needed = self._fewest(state + own)
             self.check(needed, context_limit, self.state_with(name), (name,), least=True)
-            total += own * len(rotations(question, self.request.permutations))
+            total += own * len(orders(question, self.request.permutations))
         names = tuple(self.request.questions)
         self.check(self._fewest(total), request_limit, "the whole request", names, least=True)
 
@@ -114,7 +114,7 @@ class Fit:
             parts.append((len(one.text) + PICTURE_CHARACTERS * len(one.pictures), loc))
         asked = {name: self.request.questions[name] for name in names}
         own = {
-            name: _characters(question) * len(rotations(question, self.request.permutations))
+            name: _characters(question) * len(orders(question, self.request.permutations))
             for name, question in asked.items()
         }
         if own:
@@ -125,15 +125,26 @@ class Fit:
         return max(parts, key=lambda part: part[0])[1]
 
 
-def rotations(question: Question, permutations: int) -> list[tuple[int, ...]]:
-    """Orders in which the alternatives are listed: for a choice up to `permutations` rotations.
+def orders(question: Question, permutations: int) -> list[tuple[int, ...]]:
+    """Orders in which the alternatives are listed: those of a choice, at most `permutations` different ones.
 
-    A choice of n options has n rotations; fewer are spread evenly over them.
+    An even number are rotations, spread evenly, each of the list as it is and of the reversed list: these are
+    the same orders if the caller lists the options in reverse, so the average over them is the same too. An
+    odd number up to the number of options are rotations alone; a larger odd number is one fewer.
     """
     count = alternatives(question)
-    times = min(permutations, count) if isinstance(question, Choice) else 1
-    shifts = [count * turn // times for turn in range(times)]
-    return [tuple((index + shift) % count for index in range(count)) for shift in shifts]
+    if not isinstance(question, Choice) or count == 1 or permutations == 1:
+        return [tuple(range(count))]
+    times = min(permutations, count if count == 2 else 2 * count)
+    if times % 2 and times <= count:
+        return [_rotated(range(count), count * turn // times) for turn in range(times)]
+    pairs = times // 2
+    lists = (range(count), range(count - 1, -1, -1))
+    return [_rotated(one, count * turn // pairs) for turn in range(pairs) for one in lists]
+
+
+def _rotated(listed: Sequence[int], shift: int) -> tuple[int, ...]:
+    return (*listed[shift:], *listed[:shift])
 
 
 def _characters(question: Question) -> int:

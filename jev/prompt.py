@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jev.errors import InvalidRequestError
-from jev.fit import Fit, rotations
+from jev.fit import Fit, orders
 from jev.labels import Label, Labels
 from jev.material import NOTHING, Material
 from jev.model.template import Template
@@ -65,7 +65,7 @@ def plan_isolated(request: SystemOneRequest, context: PromptContext, material: M
             continue
         units = []
         names.append(name)
-        for order in rotations(question, request.permutations):
+        for order in orders(question, request.permutations):
             unit = _unit(name, question, order, (prefix, images), request.seed, context, gallery)
             branches += len(unit.branch)
             canvases += len(unit.canvas)

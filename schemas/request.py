@@ -88,7 +88,7 @@ class SystemOneRequest(BaseModel):
     )
     seed: StrictInt = Field(default=42, ge=-INT32, le=INT32 - 1, description="decides the slot noise")
     permutations: StrictInt = Field(
-        default=1, ge=1, le=MAX_SAMPLES, description="rotations of a choice's options to average over"
+        default=1, ge=1, le=MAX_SAMPLES, description="orders of a choice's options to average over"
     )
     steps: StrictInt = Field(default=1, ge=1, le=8)
     think: StrictInt = Field(default=0, ge=0, le=4096)

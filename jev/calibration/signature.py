@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import Any
 
-from jev.prompt import rotations
+from jev.fit import orders
 from jev.schemas import Question, SystemOneRequest, alternatives, render_text
 from jev.wording import instructions_text, label_lines
 
@@ -16,7 +16,7 @@ def signatures(request: SystemOneRequest) -> dict[str, str]:
 
     Equal signatures mean equal words in front of the model, whatever the state. Isolated, those are the
     question's type, instructions and alternatives in order, the request-wide instructions and the
-    rotations that are read; its id and its neighbours do not matter, as the model does not see them.
+    orders that are read; its id and its neighbours do not matter, as the model does not see them.
     Joint, it sees all questions with their ids and how they share canvases, so all of that counts.
 
     Left out are questions with a single alternative, whose probability is 1 in any case, and those that
@@ -36,7 +36,7 @@ def signatures(request: SystemOneRequest) -> dict[str, str]:
         if request.layout == "joint":
             own["id"] = name
         else:
-            own["orders"] = rotations(question, request.permutations)
+            own["orders"] = orders(question, request.permutations)
         if any(asset in words for asset in request.assets or () for words in _words(extra, own["question"])):
             continue
         found[name] = _digest(own)

@@ -212,7 +212,7 @@ def test_far_too_long_is_refused_without_tokenising(
     assert "at least" in message
 
 
-def test_rotations_count_before_tokenising(unpaid: PromptContext) -> None:
+def test_orders_count_before_tokenising(unpaid: PromptContext) -> None:
     options = Choice("?", [f"option number {n}" for n in range(200)])
     request = ask(questions={f"q{n}": options for n in range(300)}, permutations=32)
     assert numbers(refusal(request, unpaid))[0] > 500_000

@@ -127,7 +127,7 @@ def test_noise_depends_on_content_and_seed(engine: Engine, other: dict[str, Any]
     assert noise(engine, "a", **other) != noise(engine, "a", questions={"a": ANGRY})
 
 
-def test_rotations_have_noise_of_their_own(engine: Engine) -> None:
+def test_orders_have_noise_of_their_own(engine: Engine) -> None:
     found = noise(engine, "b", questions={"b": TEAM}, permutations=3)
     assert len(found) == 3
     assert len({ids[0] for ids in found}) == 3

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,10 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jev.errors import JevError
+from jev.fit import orders
 from jev.model import embedded
 from jev.plan import Plan, Unit
-from jev.prompt import rotations
-from jev.schemas import BadRequestError, Choice, Noul, Question, Score, SystemOneRequest, parse_request
+from jev.schemas import (
+    BadRequestError,
+    Choice,
+    ChoiceAnswer,
+    Noul,
+    Question,
+    Score,
+    SystemOneRequest,
+    parse_request,
+)
 
 if TYPE_CHECKING:
     from jev.engine import Engine
@@ -205,7 +213,7 @@ def test_questions_with_one_answer_are_not_read(engine: Engine) -> None:
 def test_counts(engine: Engine) -> None:
     made = plan(engine, Noul("?"), Choice(["a", "b", "c"]), Score(["x", "y"]), samples=5, permutations=2)
     units = made.units
-    assert len(units) == 4  # the choice in two rotations
+    assert len(units) == 4  # the choice in two orders
     assert made.input_tokens == len(units[0].prefix) + sum(len(unit.branch) for unit in units)
     assert made.output_tokens == 4 * 6
     assert made.tokens == made.input_tokens + 5 * made.output_tokens
@@ -213,52 +221,83 @@ def test_counts(engine: Engine) -> None:
     assert plan(engine, Noul("?")).first_reads == 1
 
 
-# Rotations
+# Orders
+
+
+def listed(names: str, times: int) -> list[str]:
+    """The options `names` in every order that is read."""
+    return ["".join(names[index] for index in order) for order in orders(Choice(list(names)), times)]
 
 
 @pytest.mark.parametrize(
-    ("count", "times", "shifts"),
+    ("names", "times", "expected"),
     [
-        (1, 1, [0]),
-        (2, 1, [0]),
-        (2, 2, [0, 1]),
-        (2, 32, [0, 1]),
-        (3, 2, [0, 1]),
-        (4, 2, [0, 2]),
-        (5, 3, [0, 1, 3]),
-        (6, 3, [0, 2, 4]),
-        (32, 32, list(range(32))),
-        (255, 2, [0, 127]),
+        ("a", 1, "a"),
+        ("a", 32, "a"),
+        ("ab", 1, "ab"),
+        ("ab", 2, "ab ba"),
+        ("ab", 32, "ab ba"),
+        ("abc", 2, "abc cba"),
+        ("abc", 3, "abc bca cab"),
+        ("abc", 4, "abc cba bca bac"),
+        ("abc", 5, "abc cba bca bac"),
+        ("abc", 32, "abc cba bca bac cab acb"),
+        ("abcd", 2, "abcd dcba"),
+        ("abcd", 4, "abcd dcba cdab badc"),
+        ("abcde", 3, "abcde bcdea deabc"),
+        ("abcdef", 4, "abcdef fedcba defabc cbafed"),
     ],
 )
-def test_rotations_are_spread_evenly(count: int, times: int, shifts: list[int]) -> None:
-    orders = rotations(Choice([str(n) for n in range(count)]), times)
-    assert orders == [tuple((n + shift) % count for n in range(count)) for shift in shifts]
+def test_orders(names: str, times: int, expected: str) -> None:
+    assert listed(names, times) == expected.split()
 
 
 @given(st.integers(1, 40), st.integers(1, 32))
-def test_rotations_differ_and_list_every_option_once(count: int, times: int) -> None:
-    orders = rotations(Choice([str(n) for n in range(count)]), times)
-    assert len(orders) == len(set(orders)) == min(times, count)
-    assert orders[0] == tuple(range(count))
-    for order in orders:
+def test_orders_differ_and_list_every_option_once(count: int, times: int) -> None:
+    found = orders(Choice([str(n) for n in range(count)]), times)
+    assert min(times - 1, count) <= len(found) == len(set(found)) <= times
+    assert found[0] == tuple(range(count))
+    for order in found:
         assert sorted(order) == list(range(count))
-        assert all((b - a) % count == 1 % count for a, b in pairwise(order))
+
+
+@given(st.integers(1, 20), st.integers(1, 16))
+def test_an_even_number_of_orders_is_the_same_for_reversed_options(count: int, half: int) -> None:
+    names = "abcdefghijklmnopqrst"[:count]
+    assert set(listed(names, 2 * half)) == set(listed(names[::-1], 2 * half))
 
 
 @given(st.integers(1, 32))
-def test_all_rotations_put_every_option_in_every_place(count: int) -> None:
-    orders = rotations(Choice([str(n) for n in range(count)]), 32)
-    for place in range(count):
-        assert {order[place] for order in orders} == set(range(count))
+def test_as_many_orders_as_options_put_every_option_in_every_place(count: int) -> None:
+    for times in (count, 2 * count):
+        found = orders(Choice([str(n) for n in range(count)]), times)
+        for place in range(count):
+            assert {order[place] for order in found} == set(range(count))
 
 
 @pytest.mark.parametrize("question", [Noul("?"), Score(["a", "b", "c"])])
-def test_only_choices_are_rotated(question: Question) -> None:
-    assert len(rotations(question, 32)) == 1
+def test_only_choices_are_reordered(question: Question) -> None:
+    assert len(orders(question, 32)) == 1
 
 
-def test_rotated_lines(engine: Engine) -> None:
+@pytest.mark.parametrize("permutations", [2, 4, 8])
+def test_reversed_options_are_answered_alike(engine: Engine, permutations: int) -> None:
+    """With one read of each order; so far apart would a single order be."""
+    names = ["billing", "sales", "technical help", "praise", "something else"]
+
+    def answer(options: list[str], times: int) -> dict[str, float]:
+        asked = {"q": Choice("What is it about?", options)}
+        state = "My invoice is wrong and the app crashes."
+        request = SystemOneRequest(state=state, questions=asked, samples=1, permutations=times)
+        found = engine.decide(request).answers["q"]
+        assert isinstance(found, ChoiceAnswer)
+        return found.probabilities
+
+    assert answer(names, permutations) == pytest.approx(answer(names[::-1], permutations), abs=1e-6)
+    assert answer(names, 1) != pytest.approx(answer(names[::-1], 1), abs=1e-3)
+
+
+def test_lines_of_each_order(engine: Engine) -> None:
     units = plan(engine, Choice("Which?", ["x", "y", "z"]), permutations=3).units
     for shift, unit in enumerate(units):
         turned = ["x", "y", "z"][shift:] + ["x", "y", "z"][:shift]
