@@ -18,7 +18,7 @@ from jev.model.gguf.container import GGUFFile
 from jev.model.gguf.names import gguf_name
 from jev.model.moe import Experts, Router
 from jev.model.packed import Block, forward
-from jev.model.quant.block_modules import BlockExperts, BlockLinear
+from jev.model.quant.block_modules import BlockEmbedding, BlockExperts, BlockLinear, use_row_kernels
 from jev.model.quant.blocks import BLOCKS, Blocks
 from jev.model.text import TextModel
 
@@ -106,17 +106,18 @@ def load(path: Path, layers: int) -> TextModel:
         elif isinstance(module, Experts):
             made = BlockExperts(blocks(f"{name}.gate_up_proj"), blocks(f"{name}.down_proj"))
             setattr(text.get_submodule(parent), last, made)
+        elif isinstance(module, nn.Embedding):
+            text.embed_tokens = BlockEmbedding(blocks(f"{name}.weight"), torch.float32)
         else:
             for key, parameter in list(module.named_parameters(recurse=False)):
                 path_of = f"{name}.{key}" if name else key
-                if path_of == "embed_tokens.weight":
-                    value = Blocks(file.raw(gguf_name(path_of)), "Q6_K").decode(slice(None), torch.float32)
-                elif key == "encoder_layer_scalar":
+                if key == "encoder_layer_scalar":
                     value = torch.ones(parameter.shape)
                 else:
                     raw = file.raw(gguf_name(path_of))
                     value = raw.view(torch.float32).view(parameter.shape).clone()
                 setattr(module, key, nn.Parameter(value, requires_grad=False))
+    use_row_kernels(text)
     return text
 
 

@@ -41,6 +41,19 @@ class ByteLRU(Generic[V]):
         self._entries.move_to_end(key)
         return found
 
+    def peek(self, key: bytes) -> V | None:
+        """The value under `key`, or None, without counting; used just now, as by `get`."""
+        if key in self._entries:
+            self._entries.move_to_end(key)
+        return self._entries.get(key)
+
+    def put_beside(self, key: bytes, value: V, needed: bytes) -> None:
+        """Keep `value`, which is of use only with what is under `needed`: never in place of that."""
+        beside = self.peek(needed)
+        if beside is not None and beside.nbytes + value.nbytes <= self.budget:
+            self.put(key, value)
+            self._entries.move_to_end(needed)
+
     def put(self, key: bytes, value: V) -> None:
         """Keep `value`, dropping old entries for it; one larger than the budget is not kept."""
         if value.nbytes > self.budget or key in self._entries:

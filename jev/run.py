@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
+from array import array
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -62,6 +64,7 @@ class Run:
         plan: the plan.
         encodings: what must be encoded before it can read, in order.
         sources: for each unit (by id) the encoding that its branch or canvas stands behind.
+        known: keys and values of branches that were found in the cache, by id of the unit.
         branches: what its units read behind, by id.
         to_read: (unit, read number) pairs that are still to be read.
         readings: what was read, by unit id, in read order.
@@ -72,6 +75,7 @@ class Run:
     plan: Plan
     encodings: list[Encoding] = field(default_factory=list)
     sources: dict[int, Encoding] = field(default_factory=dict)
+    known: dict[int, PrefixKV] = field(default_factory=dict, repr=False)
     branches: dict[int, Branch] = field(default_factory=dict)
     to_read: deque[tuple[Unit, int]] = field(default_factory=deque)
     readings: dict[int, list[Reading]] = field(default_factory=dict)
@@ -112,6 +116,14 @@ class Run:
             self.keys[same] = (self.adapter or "").encode() + unit.prefix_key
         return self.keys[same]
 
+    def branch_key_of(self, unit: Unit) -> bytes:
+        """What decides the keys and values of the unit's branch, as a digest; no prefix has the same."""
+        digest = hashlib.sha256(b"branch/" + self.key_of(unit))
+        digest.update(array("q", unit.branch).tobytes())
+        for image in unit.branch_images:
+            digest.update(b"%d/" % image.start + image.sha256.encode())
+        return b"branch/" + digest.digest()
+
     def waiting(self) -> Iterator[Encoding]:
         """What can be encoded now."""
         for one in self.encodings:
@@ -126,7 +138,7 @@ class Run:
     def need(self, unit: Unit, seen: set[int]) -> int:
         """Rows of one more read of `unit` in a step that already holds the units in `seen`."""
         branch = self.branches.get(id(unit))
-        if id(unit) in seen or (branch is not None and branch.kv is not None):
+        if id(unit) in seen or id(unit) in self.known or (branch is not None and branch.kv is not None):
             return len(unit.canvas)
         tokens = () if self.sources[id(unit)].key is None else unit.branch
         return len(unit.canvas) + len(tokens)

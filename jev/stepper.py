@@ -33,7 +33,8 @@ class Stepper:
         model: the model, with adapters installed by their digest.
         step_rows: most rows of one step.
         prefill_rows: most rows of a long prompt in it.
-        cache: keys and values of prefixes by their digest.
+        cache: keys and values of prefixes by their digest. Where the model is row-invariant, of branches too:
+            there a branch has the same bits whatever ran with it, so that no answer depends on the cache.
         vision_cache: soft tokens of pictures by their digest.
     """
 
@@ -51,7 +52,7 @@ class Stepper:
         self.prefill_rows = min(prefill_rows, step_rows)
         self.cache = cache
         self.vision_cache = vision_cache
-        self.counts = {"rows_prefill": 0, "rows_read": 0, "reads": 0, "steps": 0}
+        self.counts = {"rows_prefill": 0, "rows_read": 0, "reads": 0, "steps": 0, "branch_hits": 0}
         # Weak: a prefix that nobody waits for any more is forgotten half done.
         self._encodings: WeakValueDictionary[bytes, Encoding] = WeakValueDictionary()
 
@@ -79,6 +80,9 @@ class Stepper:
                 prefix = Encoding(unit.branch, unit.branch_images, after=prefix, adapter=run.adapter)
                 run.encodings.append(prefix)
             run.sources[id(unit)] = prefix
+            if self._keeps(run, unit) and (known := self.cache.peek(run.branch_key_of(unit))) is not None:
+                run.known[id(unit)] = known
+                self.counts["branch_hits"] += 1
         run.extended = not plan.groups
         return run
 
@@ -117,17 +121,23 @@ class Stepper:
             self._encodings[key] = one
         return one
 
+    def _keeps(self, run: Run, unit: Unit) -> bool:
+        """Whether the unit's branch has a place in the cache: it is one, and the same bits every time."""
+        branch = bool(unit.branch) and run.sources[id(unit)].key is not None
+        return branch and run.adapter is None and self.model.row_invariant
+
     def _forward(self, work: Step) -> None:
         """Run the chosen work and hand out what came of it; when it fails, nothing has changed."""
         started = time.perf_counter()
         prefills = [self._chunk(one, rows) for one, rows in work.encode]
         canvases: dict[int, list[Canvas]] = {}
         owners: dict[int, tuple[Run, Branch]] = {}
+        units: dict[int, Unit] = {}
         for run, unit, number in work.read:
             canvases.setdefault(id(unit), []).append(
                 unit.seeded(number, mass=bool(run.plan.request.diagnostics))
             )
-            owners[id(unit)] = (run, self._branch(run, unit))
+            owners[id(unit)], units[id(unit)] = (run, self._branch(run, unit)), unit
         reads = [(owners[key][1], ones) for key, ones in canvases.items()]
         with active(self.model, work.adapter) if work.adapter is not None else nullcontext():
             longer, readings = step(self.model, prefills, reads)
@@ -139,6 +149,11 @@ class Stepper:
                     self.cache.put(one.key, kv)
         for key, found in zip(canvases, readings, strict=True):
             run, branch = owners[key]
+            unit = units[key]
+            if key not in run.branches and key not in run.known and self._keeps(run, unit):
+                assert branch.kv is not None
+                kept = PrefixKV(len(branch.tokens), tuple(branch.kv))
+                self.cache.put_beside(run.branch_key_of(unit), kept, run.key_of(unit))
             run.branches[key] = branch
             run.readings.setdefault(key, []).extend(found)
         encoded = sum(rows for _, rows in work.encode)
@@ -185,6 +200,8 @@ class Stepper:
         assert source.kv is not None
         if source.key is None:
             return Branch(source.kv)
+        if (known := run.known.get(id(unit))) is not None:
+            return Branch(source.kv, unit.branch, kv=list(known.layers))
         return Branch(source.kv, unit.branch, self._spans(unit.branch_images))
 
     def _spans(self, images: tuple[PlacedImage, ...]) -> tuple[ImageSpan, ...]:

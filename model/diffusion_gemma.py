@@ -42,6 +42,15 @@ class DiffusionGemma(nn.Module):
         """Where the weights are."""
         return self.text.norm.weight.device
 
+    @property
+    def row_invariant(self) -> bool:
+        """Whether no bit of what is read depends on what else is in the forward, nor on the threads.
+
+        So it is where every product runs in kernels (`jev.model.quant.block_modules.use_row_kernels`) and no
+        adapter is on.
+        """
+        return self.text.row_invariant and (self.adapters is None or self.adapters.on is None)
+
     def empty_prefix(self) -> PrefixKV:
         """The cache of no tokens."""
         return PrefixKV.empty(self.config.text, self.text.norm.weight)

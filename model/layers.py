@@ -34,6 +34,14 @@ class RMSNorm(nn.Module):
         return rms_norm(x, self.weight, self.eps)
 
 
+class Gate(nn.Module):
+    """gelu_tanh(gates) * up, of two tensors of one shape."""
+
+    def forward(self, gates: Tensor, up: Tensor) -> Tensor:
+        """Gate `up` [..., intermediate]."""
+        return F.gelu(gates, approximate="tanh") * up
+
+
 class GatedMLP(nn.Module):
     """(gelu_tanh(x Wg^T) * (x Wu^T)) Wd^T; [N, hidden] -> [N, hidden]."""
 
@@ -42,10 +50,11 @@ class GatedMLP(nn.Module):
         self.gate_proj = nn.Linear(hidden, intermediate, bias=False)
         self.up_proj = nn.Linear(hidden, intermediate, bias=False)
         self.down_proj = nn.Linear(intermediate, hidden, bias=False)
+        self.gate = Gate()
 
     def forward(self, x: Tensor) -> Tensor:
         """Map x [N, hidden] to [N, hidden]."""
-        return self.down_proj(F.gelu(self.gate_proj(x), approximate="tanh") * self.up_proj(x))
+        return self.down_proj(self.gate(self.gate_proj(x), self.up_proj(x)))
 
 
 def rope_tables(positions: Tensor, head_dim: int, rope: RopeConfig) -> tuple[Tensor, Tensor]:

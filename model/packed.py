@@ -14,6 +14,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from jev.model import native
 from jev.model.attention import Attend, Part, attend_parts
 from jev.model.cache import LayerKV, PrefixKV
 from jev.model.config import LayerConfig, TextConfig
@@ -127,8 +128,11 @@ class Packed:
         blocks: Sequence[Block],
         device: torch.device,
         rule: ImageRule = "diffusion_gemma",
+        *,
+        row_invariant: bool = False,
     ) -> None:
         self.config = config
+        self.row_invariant = row_invariant
         ids: list[int] = []
         positions: list[int] = []
         canvas: list[bool] = []
@@ -178,7 +182,8 @@ class Packed:
 
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             kept.append(LayerKV(k, v))
-            outputs = []
+            ask = native.attend if self.row_invariant and native.takes(q) else attend_parts
+            outputs: list[Tensor] = []
             asked = 0
             for placed in self.placed:
                 rows = slice(placed.start, placed.start + placed.block.rows)
@@ -190,9 +195,7 @@ class Packed:
                     asked += count
                 else:
                     asking, chosen = q[rows], None
-                outputs.append(
-                    attend_parts(asking, placed.parts(index, layer.sliding, k[rows], v[rows], chosen))
-                )
+                outputs.append(ask(asking, placed.parts(index, layer.sliding, k[rows], v[rows], chosen)))
             return torch.cat(outputs)
 
         return attend
@@ -228,7 +231,7 @@ def forward(
         canvases and slots; and for each block its new encoder rows' keys and values by layer
         (views into this forward's tensors).
     """
-    packed = Packed(text.config, blocks, text.norm.weight.device, rule)
+    packed = Packed(text.config, blocks, text.norm.weight.device, rule, row_invariant=text.row_invariant)
     x = text.embed(packed.ids)
     for placed in packed.placed:
         for image in placed.block.images:

@@ -71,7 +71,8 @@ def step(
     """Encode prompt rows and read canvases, for any number of requests, in one forward.
 
     A branch that was kept by an earlier read runs its canvas rows only. What comes back depends on
-    the other rows by no more than the rounding of differently shaped matmuls.
+    the other rows by no more than the rounding of differently shaped matmuls; where the model is
+    row-invariant, by no bit.
 
     Args:
         model: the model.
@@ -132,7 +133,7 @@ def _project(model: DiffusionGemma, hidden: torch.Tensor, canvases: list[Canvas]
     # One transfer: each slot's own would wait for the device once more.
     logits = model.text.project(hidden, torch.tensor(union, device=model.device)).cpu()
     weighed = [row for row, mass in enumerate(c.mass for c in canvases for _ in c.slots) if mass]
-    total = dict(zip(weighed, model.text.project(hidden[weighed]).logsumexp(-1).tolist(), strict=True))
+    total = dict(zip(weighed, _log_sums(model, hidden[weighed]), strict=True))
     readings = []
     row = 0
     for canvas in canvases:
@@ -145,3 +146,11 @@ def _project(model: DiffusionGemma, hidden: torch.Tensor, canvases: list[Canvas]
             row += 1
         readings.append(Reading(tuple(slots), tuple(masses) if canvas.mass else None))
     return readings
+
+
+def _log_sums(model: DiffusionGemma, hidden: torch.Tensor) -> list[float]:
+    """Log of the sum of exp of all logits of each row [S, hidden]."""
+    if not len(hidden):
+        return []
+    # One by one: a sum over rows together is cut in parts by how many there are.
+    return torch.stack([row.logsumexp(-1) for row in model.text.project(hidden)]).tolist()

@@ -76,7 +76,12 @@ class SelfConditioning(GatedMLP):
 
 
 class TextModel(nn.Module):
-    """Embedding, layers, final norm and the tied, soft-capped output projection."""
+    """Embedding, layers, final norm and the tied, soft-capped output projection.
+
+    Attributes:
+        row_invariant: whether no bit of a row's result depends on the rows that it is computed with, nor on
+            the number of threads; whoever loads the weights knows.
+    """
 
     def __init__(self, config: TextConfig) -> None:
         super().__init__()
@@ -87,6 +92,7 @@ class TextModel(nn.Module):
         self.self_conditioning = SelfConditioning(config)
         self.layers = nn.ModuleList(Layer(config, layer) for layer in config.layers)
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.row_invariant = False
 
     def skip_silent_experts(self, skip: bool = True) -> None:
         """Leave out router and experts where their output norm is all zeros: the same result, sooner.
@@ -133,10 +139,9 @@ class TextModel(nn.Module):
         Returns [S, U], or [S, vocab] for ids None: cap * tanh(x / cap).
         """
         x, cap = self.norm(hidden), self.config.final_logit_softcapping
-        if ids is not None:
-            logits = F.linear(x, self.embed_tokens(ids))
-        elif isinstance(self.embed_tokens, nn.Embedding):
-            logits = F.linear(x, self.embed_tokens.weight)
+        if not isinstance(self.embed_tokens, nn.Embedding):
+            logits = self.embed_tokens.unembed(x, ids)  # packed: decoded a block at a time
         else:
-            logits = self.embed_tokens.unembed(x)  # packed: decoded a block at a time
+            table = self.embed_tokens.weight
+            logits = F.linear(x, table if ids is None else self.embed_tokens(ids))
         return cap * torch.tanh(logits.float() / cap)

@@ -18,6 +18,7 @@ ENGINE_COUNTERS = {
     "rows_read": ("jev_rows_read", "Canvas rows computed"),
     "prefix_hits": ("jev_prefix_cache_hits", "Prompt prefixes found in the cache"),
     "prefix_misses": ("jev_prefix_cache_misses", "Prompt prefixes that had to be computed"),
+    "branch_hits": ("jev_branch_cache_hits", "Questions found in the cache"),
     "texts": ("jev_texts", "Texts begun"),
     "text_tokens": ("jev_text_tokens", "Tokens of texts, up to their ends"),
     "canvases": ("jev_text_canvases", "Canvases finished"),

@@ -12,7 +12,7 @@ from jev.model.gguf.container import GGUFFile
 from jev.model.gguf.names import GATE, GATE_UP, ROPE_FREQS, UP, gguf_name
 from jev.model.moe import Experts
 from jev.model.offload import Placement, Where, placement
-from jev.model.quant.block_modules import BlockEmbedding, BlockExperts, BlockLinear
+from jev.model.quant.block_modules import BlockEmbedding, BlockExperts, BlockLinear, use_row_kernels
 from jev.model.quant.blocks import Blocks, decode
 from jev.model.quant.int4 import tiled
 from jev.model.quant.modules import PackedExperts, PackedLinear
@@ -120,6 +120,7 @@ class Loading:
                 setattr(self._text.get_submodule(parent), last, made)
             else:
                 self._parameters(path, module)
+        use_row_kernels(self._text)
 
     def _parameters(self, path: str, module: nn.Module) -> None:
         """Fill the parameters that a module has itself."""

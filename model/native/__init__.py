@@ -1,15 +1,20 @@
-"""Products of fp32 rows with GGUF blocks on the CPU, by compiled kernels with int8 activations.
+"""Products of fp32 rows with GGUF blocks on the CPU, by compiled kernels with int8 activations, and what else
+of a forward must not depend on the rows beside it: products with fp32 matrices, gates, attention.
 
 Weights keep the bits they have in the file; activations are rounded to int8, with one scale for each 32.
+A row's result is the same bits whatever other rows there are and however many threads.
 Where the package was built without a C++ compiler nothing is `available`, and callers decode blocks instead.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TypeAlias
+
 import torch
 from torch import Tensor
 
-from jev.model.native.library import check, load, pointer, select, select_first
+from jev.model.native.library import Part, check, load, pointer, select, select_first
 
 TYPES = {"Q5_0": 6, "Q5_1": 7, "Q8_0": 8, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14}
 """GGUF block types that have kernels, with their numbers in ggml."""
@@ -53,6 +58,11 @@ def use(name: str | None) -> None:
 def supports(type_name: str) -> bool:
     """Whether blocks of a GGUF type can be prepared."""
     return _library is not None and type_name in TYPES
+
+
+def takes(x: Tensor) -> bool:
+    """Whether the kernels can take such rows: on the CPU, and without gradients."""
+    return available() and x.device.type == "cpu" and not (torch.is_grad_enabled() and x.requires_grad)
 
 
 class Weights:
@@ -168,10 +178,99 @@ def experts(x: Tensor, weights: Tensor, index: Tensor, gate_up: Weights, down: W
     return out
 
 
+def dense(x: Tensor, weight: Tensor) -> Tensor:
+    """Multiply x fp32 [N, in] by the transpose of weight fp32 [out, in]: fp32 [N, out].
+
+    Raises:
+        ValueError: for another width.
+    """
+    height, width = weight.shape
+    x, weight = _floats(x, width), weight.float().contiguous()
+    out = torch.empty(len(x), height)
+    assert _library is not None
+    status = _library.jev_dense(
+        *(pointer(weight), height, width, pointer(x), len(x), pointer(out), torch.get_num_threads())
+    )
+    check(status)
+    return out
+
+
+def gate(gates: Tensor, up: Tensor) -> Tensor:
+    """gelu_tanh(gates) * up of two fp32 tensors of one shape.
+
+    Raises:
+        ValueError: for different shapes.
+    """
+    if gates.shape != up.shape:
+        raise ValueError(f"gates {list(gates.shape)} and up {list(up.shape)} must have one shape")
+    gates, up = gates.float().contiguous(), up.float().contiguous()
+    out = torch.empty(gates.shape)
+    assert _library is not None
+    status = _library.jev_gate(
+        *(pointer(gates), pointer(up), out.numel(), pointer(out), torch.get_num_threads())
+    )
+    check(status)
+    return out
+
+
+Keys: TypeAlias = tuple[Tensor, Tensor, Tensor | None]
+"""Keys and values fp32 [M, kv, d] with a bias fp32 [N, M] of 0 and -inf (None = all are seen)."""
+
+
+def attend(q: Tensor, parts: Sequence[Keys]) -> Tensor:
+    """Softmax attention (scale 1) of q fp32 [N, heads, d] over the keys of all parts in turn: [N, heads * d].
+
+    Keys that a row does not see change no bit of its result, wherever they stand: it depends on the row and
+    on the keys that it sees, in their order.
+
+    Raises:
+        ValueError: for shapes that do not fit each other, or without any key.
+    """
+    rows, heads, dim = q.shape
+    kv = parts[0][0].shape[1] if parts else 0
+    if not sum(len(k) for k, _, _ in parts) or heads % max(1, kv):
+        raise ValueError(f"{heads} heads need keys whose heads divide them")
+    q = q.float().contiguous()
+    held: list[Tensor] = []  # until the call is over
+    listed = (Part * len(parts))()
+    for part, (k, v, bias) in zip(listed, parts, strict=True):
+        if k.shape != (len(k), kv, dim) or v.shape != k.shape:
+            raise ValueError(f"keys and values must be [M, {kv}, {dim}]")
+        if bias is not None and bias.shape != (rows, len(k)):
+            raise ValueError(f"a bias must be [{rows}, {len(k)}], not {list(bias.shape)}")
+        keys, values = k.float().contiguous(), v.float().contiguous()
+        part.keys, part.values, part.count = pointer(keys), pointer(values), len(k)
+        held += [keys, values]
+        if bias is not None:
+            added = bias.float() if bias.stride(-1) == 1 else bias.float().contiguous()
+            part.bias, part.bias_step = added.data_ptr(), added.stride(0)
+            held.append(added)
+    out = torch.empty(rows, heads * dim)
+    assert _library is not None
+    status = _library.jev_attend(
+        *(pointer(q), rows, heads, kv, dim, listed, len(parts), pointer(out), torch.get_num_threads())
+    )
+    check(status)
+    return out
+
+
 def _floats(x: Tensor, width: int) -> Tensor:
     if x.ndim != 2 or x.shape[1] != width:
         raise ValueError(f"x must be [rows, {width}], not {list(x.shape)}")
     return x.float().contiguous()
 
 
-__all__ = ["Weights", "available", "experts", "kernels", "prepare", "supports", "use"]
+__all__ = [
+    "Keys",
+    "Weights",
+    "attend",
+    "available",
+    "dense",
+    "experts",
+    "gate",
+    "kernels",
+    "prepare",
+    "supports",
+    "takes",
+    "use",
+]

@@ -57,6 +57,20 @@ struct Avx2 {
     static INLINE Floats subtract(Floats sum, Floats m, float by) {
         return _mm256_fnmadd_ps(m, _mm256_set1_ps(by), sum);
     }
+    static INLINE void keep(Floats& f) { asm("" : "+x"(f)); }
+    static INLINE Floats add_product(Floats sum, Floats a, Floats b) { return _mm256_fmadd_ps(a, b, sum); }
+    static INLINE Floats add_times(Floats sum, Floats a, float by) {
+        return _mm256_fmadd_ps(a, _mm256_set1_ps(by), sum);
+    }
+    // Four registers -> four sums in each half of one.
+    static INLINE Floats halves_of(Floats a, Floats b, Floats c, Floats d) {
+        return _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
+    }
+    static INLINE void totals(const Floats (&a)[4][2], float* out) {
+        const Floats low = halves_of(a[0][0], a[0][1], a[1][0], a[1][1]);
+        const Floats high = halves_of(a[2][0], a[2][1], a[3][0], a[3][1]);
+        store(out, _mm256_add_ps(_mm256_permute2f128_ps(low, high, 0x20), _mm256_permute2f128_ps(low, high, 0x31)));
+    }
     static INLINE Floats halves(const uint8_t* p) {
         return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
     }

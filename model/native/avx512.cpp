@@ -59,6 +59,24 @@ struct Avx512 {
     static INLINE Floats subtract(Floats sum, Floats m, float by) {
         return _mm512_fnmadd_ps(m, _mm512_set1_ps(by), sum);
     }
+    static INLINE void keep(Floats& f) { asm("" : "+v"(f)); }
+    static INLINE Floats add_product(Floats sum, Floats a, Floats b) { return _mm512_fmadd_ps(a, b, sum); }
+    static INLINE Floats add_times(Floats sum, Floats a, float by) {
+        return _mm512_fmadd_ps(a, _mm512_set1_ps(by), sum);
+    }
+    // Four registers -> four sums in each quarter of one.
+    static INLINE Floats quarters(const Floats* a) {
+        const Floats low = _mm512_add_ps(_mm512_unpacklo_ps(a[0], a[1]), _mm512_unpackhi_ps(a[0], a[1]));
+        const Floats high = _mm512_add_ps(_mm512_unpacklo_ps(a[2], a[3]), _mm512_unpackhi_ps(a[2], a[3]));
+        const __m512d l = _mm512_castps_pd(low), h = _mm512_castps_pd(high);
+        return _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(l, h)), _mm512_castpd_ps(_mm512_unpackhi_pd(l, h)));
+    }
+    static INLINE Floats halves_of(Floats a, Floats b) {
+        return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+    }
+    static INLINE void totals(const Floats (&a)[4][4], float* out) {
+        store(out, halves_of(halves_of(quarters(a[0]), quarters(a[1])), halves_of(quarters(a[2]), quarters(a[3]))));
+    }
     static INLINE Floats halves(const uint8_t* p) {
         return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
     }

@@ -83,6 +83,23 @@ struct Generic {
         for (int i = 0; i < LANES; ++i) sum.v[i] -= m.v[i] * by;
         return sum;
     }
+    // Keeps a value in a register, where compilers would rather load it again for every use.
+    static void keep(Floats&) {}
+    static Floats add_product(Floats sum, const Floats& a, const Floats& b) {
+        for (int i = 0; i < LANES; ++i) sum.v[i] += a.v[i] * b.v[i];
+        return sum;
+    }
+    static Floats add_times(Floats sum, const Floats& a, float by) {
+        for (int i = 0; i < LANES; ++i) sum.v[i] += a.v[i] * by;
+        return sum;
+    }
+    // The sum over the lanes of each.
+    static void totals(const Floats (&a)[4][2], float* out) {
+        for (int i = 0; i < 8; ++i) {
+            const float* v = a[i / 2][i % 2].v;
+            out[i] = (v[0] + v[1]) + (v[2] + v[3]);
+        }
+    }
     static Floats halves(const uint8_t* p) {
         Floats f;
         for (int i = 0; i < LANES; ++i) f.v[i] = float_of_half(static_cast<uint16_t>(p[2 * i] | p[2 * i + 1] << 8));

@@ -8,7 +8,7 @@
 #pragma once
 #include <cstring>
 
-#include "kernels.h"
+#include "floats.h"
 
 namespace {
 namespace inner {
@@ -17,8 +17,7 @@ using jev::Format;
 using jev::GROUP;
 using jev::PANEL;
 using jev::Record;
-
-#define INLINE inline __attribute__((always_inline))
+using jev::TILE;
 
 // Bytes that are fetched ahead: a processor's own guesses reach less far, and end at each page.
 constexpr int AHEAD = 4096;
@@ -247,18 +246,6 @@ void scales(int type, const uint8_t* panel, int64_t width, float* scale, float* 
     }
 }
 
-INLINE uint32_t bits_of(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, 4);
-    return bits;
-}
-
-INLINE float float_of(uint32_t bits) {
-    float x;
-    memcpy(&x, &bits, 4);
-    return x;
-}
-
 // Largest magnitude -> 127, rounded to nearest even.
 void quantize(const float* x, int64_t groups, Record* out) {
     constexpr float round = 12582912.0f;  // 1.5 * 2^23: adding it leaves the rounded integer in the low bits
@@ -290,32 +277,19 @@ void quantize(const float* x, int64_t groups, Record* out) {
     }
 }
 
-// gelu_tanh(x) = x / (1 + exp(-2u)), u = sqrt(2 / pi) (x + 0.044715 x^3); exp as in Cephes (2e-7 relative).
+// gelu_tanh(x) = x / (1 + exp(-2u)), u = sqrt(2 / pi) (x + 0.044715 x^3).
 void gate(const float* gates, const float* up, float* out) {
     for (int i = 0; i < GROUP; ++i) {
         const float x = gates[i];
         float z = -1.5957691216057308f * (x + 0.044715f * x * x * x);
         z = z > 88.0f ? 88.0f : z;
-        z = z < -87.0f ? -87.0f : z;
-        const float shifted = z * 1.44269504088896341f + 12582912.0f;
-        const float n = shifted - 12582912.0f;
-        float r = z - n * 0.693359375f;
-        r = r + n * 2.12194440e-4f;
-        float p = 1.9875691500e-4f;
-        p = p * r + 1.3981999507e-3f;
-        p = p * r + 8.3334519073e-3f;
-        p = p * r + 4.1665795894e-2f;
-        p = p * r + 1.6666665459e-1f;
-        p = p * r + 5.0000001201e-1f;
-        p = p * (r * r) + r + 1.0f;
-        const float e = p * float_of((bits_of(shifted) - 0x4b400000u + 127u) << 23);
-        out[i] = x / (1.0f + e) * up[i];
+        out[i] = x / (1.0f + exponential(z)) * up[i];
     }
 }
 
 template <class V>
 const jev::Kernels* kernels(const char* name) {
-    static const jev::Kernels made{name, quantize, scales<V>, multiply<V>, gate};
+    static const jev::Kernels made{name, quantize, scales<V>, multiply<V>, gate, dots<V>, mix<V>, softmax};
     return &made;
 }
 

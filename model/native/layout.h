@@ -19,6 +19,7 @@ namespace jev {
 
 constexpr int PANEL = 16;
 constexpr int GROUP = 32;
+constexpr int TILE = 4;  // fp32 rows at once
 
 // Numbers as in ggml's enum.
 enum Type { Q5_0 = 6, Q5_1 = 7, Q8_0 = 8, Q4_K = 12, Q5_K = 13, Q6_K = 14 };

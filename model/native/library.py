@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from ctypes import CDLL, c_char_p, c_int, c_int64, c_void_p
+from ctypes import CDLL, POINTER, Structure, c_char_p, c_int, c_int64, c_void_p
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
@@ -12,6 +12,19 @@ from torch import Tensor
 
 KERNELS = "JEV_KERNELS"
 """Environment variable that forces a kernel: avx512, avxvnni, avx2, neon, generic, or off for none."""
+
+
+class Part(Structure):
+    """Keys and values that a row may ask; see floats.cpp."""
+
+    _fields_ = (
+        ("keys", c_void_p),
+        ("values", c_void_p),
+        ("bias", c_void_p),
+        ("count", c_int64),
+        ("bias_step", c_int64),
+    )
+
 
 _SIGNATURES = {
     "jev_select": (c_char_p, [c_char_p]),
@@ -27,6 +40,12 @@ _SIGNATURES = {
             *(c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_void_p, c_int),
         ],
     ),
+    "jev_dense": (c_int, [c_void_p, c_int64, c_int64, c_void_p, c_int64, c_void_p, c_int]),
+    "jev_gate": (c_int, [c_void_p, c_void_p, c_int64, c_void_p, c_int]),
+    "jev_attend": (
+        c_int,
+        [c_void_p, c_int64, c_int64, c_int64, c_int64, POINTER(Part), c_int64, c_void_p, c_int],
+    ),
 }
 
 
@@ -40,6 +59,14 @@ def load() -> CDLL | None:
             try:
                 library = CDLL(str(file))
             except OSError:
+                continue
+            if missing := [name for name in _SIGNATURES if not hasattr(library, name)]:
+                warnings.warn(
+                    f"the compiled kernels are not used: {file.name} has no {missing[0]}, it is of another "
+                    "version; install the package again",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
                 continue
             for name, (result, arguments) in _SIGNATURES.items():
                 function = getattr(library, name)
@@ -82,6 +109,6 @@ def pointer(tensor: Tensor) -> int:
 def check(status: int) -> None:
     """Raise what a status of the library means."""
     if status == 1:
-        raise MemoryError("no memory for the activations of a quantised product")
+        raise MemoryError("no memory for what a kernel works on")
     if status == 2:
         raise IndexError("index out of range")

@@ -3,7 +3,6 @@
 // Sizes are the caller's to check (see __init__.py). Nothing throws: 0 is success, other values say what failed.
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 #include <cstring>
 #include <new>
 
@@ -13,6 +12,7 @@
 
 #include "kernels.h"
 #include "pack.h"
+#include "scratch.h"
 #include "threads.h"
 
 using namespace jev;
@@ -23,32 +23,6 @@ enum Status { OK = 0, NO_MEMORY = 1, BAD_INDEX = 2 };
 
 const Kernels* kernels = nullptr;
 
-// Memory of one thread that is kept from call to call.
-struct Scratch {
-    uint8_t* memory = nullptr;
-    size_t size = 0;
-    size_t used = 0;
-
-    ~Scratch() { free(memory); }
-
-    bool reserve(size_t bytes) {
-        used = 0;
-        if (bytes <= size) return true;
-        free(memory);
-        size = 0;
-        memory = static_cast<uint8_t*>(aligned_alloc(64, (bytes + 4095) / 4096 * 4096));
-        if (memory != nullptr) size = bytes;
-        return memory != nullptr;
-    }
-    template <class T>
-    static size_t bytes(int64_t count) { return (count * sizeof(T) + 63) / 64 * 64; }
-    template <class T>
-    T* take(int64_t count) {
-        T* taken = reinterpret_cast<T*>(memory + used);
-        used += bytes<T>(count);
-        return taken;
-    }
-};
 thread_local Scratch call_scratch;   // of the thread that calls
 thread_local Scratch panel_scratch;  // of each thread that works on panels
 
@@ -131,6 +105,8 @@ bool sort_pairs(const int64_t* index, int64_t count, int64_t experts, int64_t* b
 
 }  // namespace
 
+const Kernels* jev::chosen_kernels() { return kernels; }
+
 #pragma GCC visibility push(default)
 extern "C" {
 
@@ -197,6 +173,7 @@ int jev_rows(int type, const uint8_t* packed, int64_t rows, int64_t width, const
 int jev_linear(int type, const uint8_t* packed, int64_t rows, int64_t width, const float* x, int64_t count,
                float* out, int threads) {
     const Matrix m(type, packed, rows, width);
+    if (count == 0) return OK;
     if (!call_scratch.reserve(Scratch::bytes<Record>(count * m.groups()) + Scratch::bytes<Record*>(count)))
         return NO_MEMORY;
     Record* records = call_scratch.take<Record>(count * m.groups());

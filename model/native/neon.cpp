@@ -54,6 +54,13 @@ struct Neon {
         return vfmaq_f32(sum, vcvtq_f32_s32(dots), scale);
     }
     static INLINE Floats subtract(Floats sum, Floats m, float by) { return vfmsq_n_f32(sum, m, by); }
+    static INLINE void keep(Floats& f) { asm("" : "+w"(f)); }
+    static INLINE Floats add_product(Floats sum, Floats a, Floats b) { return vfmaq_f32(sum, a, b); }
+    static INLINE Floats add_times(Floats sum, Floats a, float by) { return vfmaq_n_f32(sum, a, by); }
+    static INLINE void totals(const Floats (&a)[4][4], float* out) {
+        for (int n = 0; n < 4; ++n)
+            store(out + 4 * n, vpaddq_f32(vpaddq_f32(a[n][0], a[n][1]), vpaddq_f32(a[n][2], a[n][3])));
+    }
     static INLINE Floats halves(const uint8_t* p) {
         float16x4_t h;
         memcpy(&h, p, sizeof h);

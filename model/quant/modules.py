@@ -49,9 +49,9 @@ class PackedEmbedding(nn.Module):
         """Rows [N, hidden] of int64 ids [N]."""
         return self.table.decode(ids, self.dtype)
 
-    def unembed(self, x: Tensor) -> Tensor:
-        """Project x [N, hidden] on all rows: [N, vocab]."""
-        return linear(x, self.table)
+    def unembed(self, x: Tensor, ids: Tensor | None = None) -> Tensor:
+        """Project x [N, hidden] on the rows `ids` [U], or on all: [N, U] or [N, vocab]."""
+        return linear(x, self.table) if ids is None else F.linear(x, self(ids))
 
     def mix(self, weights: Tensor) -> Tensor:
         """Sum all rows by weights [N, vocab]: [N, hidden], decoded a block of rows at a time."""

@@ -48,6 +48,28 @@ class Cache(RuleBasedStateMachine):
             self.hits += 1
             self.model.move_to_end(name)
 
+    @rule(key=st.integers(0, 9))
+    def peek(self, key: int) -> None:
+        name = b"%d" % key
+        assert self.cache.peek(name) is self.model.get(name)
+        if name in self.model:
+            self.model.move_to_end(name)
+
+    @rule(key=st.integers(0, 9), rows=st.integers(0, 12), needed=st.integers(0, 9))
+    def put_beside(self, key: int, rows: int, needed: int) -> None:
+        beside = b"%d" % needed
+        self.cache.put_beside(b"%d" % key, value := kv(rows), beside)
+        if beside not in self.model:
+            return
+        self.model.move_to_end(beside)
+        if value.nbytes + self.model[beside].nbytes > self.cache.budget:
+            return
+        if b"%d" % key not in self.model:
+            while sum(one.nbytes for one in self.model.values()) + value.nbytes > self.cache.budget:
+                self.model.popitem(last=False)
+            self.model[b"%d" % key] = value
+        self.model.move_to_end(beside)
+
     @invariant()
     def within_budget(self) -> None:
         held = list(self.cache._entries.values())  # pyright: ignore[reportPrivateUsage]
@@ -77,6 +99,18 @@ def test_one_entry_may_push_out_several() -> None:
     cache.put(b"9", kv(3))
     assert [cache.get(b"%d" % n) is not None for n in (0, 1, 2, 3, 9)] == [False, False, False, True, True]
     assert cache.bytes == 32
+
+
+def test_what_needs_another_never_takes_its_place() -> None:
+    cache = ByteLRU[PrefixKV](32)
+    cache.put(b"state", kv(3))
+    cache.put_beside(b"one", kv(1), b"state")
+    cache.put_beside(b"two", kv(1), b"state")
+    cache.put_beside(b"large", kv(2), b"state")
+    cache.put_beside(b"orphan", kv(1), b"gone")
+    found = {name: cache.peek(name) is not None for name in (b"state", b"one", b"two", b"large", b"orphan")}
+    assert found == {b"state": True, b"one": False, b"two": True, b"large": False, b"orphan": False}
+    assert (cache.hits, cache.misses) == (0, 0)
 
 
 def test_what_is_larger_than_the_budget_pushes_out_nothing() -> None:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from jev.model import native
 from jev.model.moe import gated, mix
+from jev.model.native import library
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="built without a C++ compiler")
 
@@ -236,6 +237,12 @@ def test_the_environment_chooses(value: str, printed: str):
         check=True,
     )
     assert done.stdout.strip() == printed
+
+
+def test_a_library_of_another_version_is_named_and_not_used(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(library._SIGNATURES, "jev_of_tomorrow", (None, []))
+    with pytest.warns(RuntimeWarning, match="has no jev_of_tomorrow, it is of another version"):
+        assert library.load() is None
 
 
 def test_an_unknown_choice_is_named_and_ignored():
