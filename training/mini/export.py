@@ -1,13 +1,14 @@
-"""Make a checkpoint of a state: `python export.py SEED_DIR STATE.pt OUT --mix 0.7 --temperature 1.1`.
+"""Make a checkpoint of states: `python export.py SEED_DIR STATE.pt ... OUT --mix 0.7 --temperature 1.1`.
 
-The weights stand between the seed's and the trained ones; the temperature goes into the final norm, which
-scales the logits (as long as these are far below the soft cap). `benchmarks/quantize.py` makes the form that
-is shipped.
+The weights stand between the seed's and the mean of the trained ones; the temperature goes into the final norm,
+which scales the logits (as long as these are far below the soft cap). `benchmarks/quantize.py` makes the form
+that is shipped.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -18,12 +19,12 @@ from jev.tune.output import write_full
 
 
 @torch.no_grad()
-def blend(engine: Engine, state: Path, part: str, mix: float, temperature: float = 1.0) -> None:
-    """Move the weights the share `mix` of the way to a state's, and divide logits by a temperature."""
-    saved = torch.load(state, mmap=True)
+def blend(engine: Engine, states: Sequence[Path], part: str, mix: float, temperature: float = 1.0) -> None:
+    """Move the weights the share `mix` of the way to the mean of states; divide logits by a temperature."""
+    saved = [torch.load(state, mmap=True)[part] for state in states]
     weights = dict(engine.model.text.named_parameters())
-    for name, value in saved[part].items():
-        weights[name].lerp_(value, mix)
+    for name in saved[0]:
+        weights[name].lerp_(torch.stack([one[name] for one in saved]).mean(0), mix)
     engine.model.text.norm.weight.div_(temperature)
 
 
@@ -31,7 +32,7 @@ def main() -> None:
     """Write the folder."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
-    parser.add_argument("state", type=Path)
+    parser.add_argument("states", type=Path, nargs="+")
     parser.add_argument("out", type=Path)
     parser.add_argument("--part", default="mean", choices=("mean", "text"))
     parser.add_argument("--mix", type=float, default=1.0)
@@ -40,7 +41,7 @@ def main() -> None:
     parser.add_argument("--description", default="Small trained DiffusionGemma-format model")
     given = parser.parse_args()
     engine = Engine.load(given.model)
-    blend(engine, given.state, given.part, given.mix, given.temperature)
+    blend(engine, given.states, given.part, given.mix, given.temperature)
     given.out.mkdir(parents=True, exist_ok=True)
     write_full(
         given.out,

@@ -77,19 +77,19 @@ def turned(one: Example) -> Example:
     return Example(one.state, questions)
 
 
-def suite(engine: Engine, path: Path, most: int) -> list[list[Prepared]]:
-    """Batches of at most that many rows of each task."""
+def suite(engine: Engine, path: Path, most: int, skip: int = 0) -> list[list[Prepared]]:
+    """Batches of at most that many rows of each task, without the first `skip`."""
     random = Random(0)
     taken: dict[str, int] = defaultdict(int)
     pool = []
     for line in path.read_text(encoding="utf-8").rstrip("\n").split("\n"):
         one = example(line)
         task = next(iter(one.questions)).split(".")[0]
-        if taken[task] >= most:
+        taken[task] += 1
+        if not skip < taken[task] <= skip + most:
             continue
         prepared = prepare(turned(one), engine.context, random, how=NONE)
         if prepared is not None and prepared.prompt.rows <= LONGEST:
-            taken[task] += 1
             pool.append(prepared)
     return cut(pool, random, 1600)
 
@@ -141,15 +141,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("suite", type=Path)
-    parser.add_argument("--state", type=Path, help="what train.py wrote")
+    parser.add_argument(
+        "--state", type=Path, nargs="*", default=[], help="what train.py wrote; several: their mean"
+    )
     parser.add_argument("--part", default="mean", choices=("mean", "text"))
     parser.add_argument("--mix", type=float, nargs="*", default=[1.0], help="shares of the state")
     parser.add_argument("--most", type=int, default=40, help="rows of a task")
+    parser.add_argument("--skip", type=int, default=0, help="first rows of a task that are left out")
     parser.add_argument("--compiled", action="store_true")
     given = parser.parse_args()
     torch.set_num_threads(1)
     engine = Engine.load(given.model)
-    parts = {name: suite(engine, given.suite / f"{name}.jsonl", given.most) for name in ("unseen", "seen")}
+    parts = {
+        name: suite(engine, given.suite / f"{name}.jsonl", given.most, given.skip)
+        for name in ("unseen", "seen")
+    }
     at = 0.0
     for mix in given.mix if given.state else [0.0]:
         if given.state:
