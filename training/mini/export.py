@@ -1,8 +1,8 @@
 """Make a checkpoint of states: `python export.py SEED_DIR STATE.pt ... OUT --mix 0.7 --temperature 1.1`.
 
-The weights stand between the seed's and the mean of the trained ones; the temperature goes into the final norm,
-which scales the logits (as long as these are far below the soft cap). `benchmarks/quantize.py` makes the form
-that is shipped.
+The weights stand between the seed's and the mean of the trained ones; the temperature goes into the
+final norm, which scales the logits (as long as these are far below the soft cap). `benchmarks/quantize.py`
+makes the form that is shipped.
 """
 
 from __future__ import annotations
