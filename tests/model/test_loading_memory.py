@@ -72,7 +72,7 @@ def test_a_sharded_folder(large: Path, tiny: Callable[..., Path], dtype: str, bi
     small = tiny(vision=False, shards=3)
     for _ in range(3):
         found = measured(large, small, dtype, bits)
-        # Pages that the system maps ahead of the reading count as well, so it may be more by chance, not less.
+        # Pages that the system maps ahead of reading count as well: by chance it is more, never less.
         if found["peak"] < 1.1 * found["size"] + 8 * MIB:
             break
     assert found["size"] > 38 * MIB
