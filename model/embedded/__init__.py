@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-NAME = "jev-mini-seed"
+NAME = "jev-mini"
 
 
 def path() -> Path:

@@ -65,7 +65,7 @@ def test_embedded_model() -> None:
     (transformers,) = ask(TransformersBackend(), one)
     assert distance(expected, unified) < 1e-5
     assert distance(expected, transformers) < 1e-4
-    assert transformers.model == expected.model == "jev-mini-seed"
+    assert transformers.model == expected.model == "jev-mini"
 
 
 @pytest.mark.parametrize("kind", BACKENDS)

@@ -160,7 +160,7 @@ def test_thresholds_refuse_a_calibration_of_another_model(
     )
     done = jev("thresholds", *common, "--calibration", tmp_path / "c.json")
     assert done.exit_code == 2
-    assert "c.json was fitted with model 'jev-mini-seed' (weights " in done.stderr
+    assert "c.json was fitted with model 'jev-mini' (weights " in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def browser() -> Iterator[Browser]:
 
 def test_an_example_shows_what_the_api_says(browser: Browser, server: str) -> None:
     with visited(browser, f"{server}/") as page:
-        expect(page.locator("#server")).to_have_text("jev-mini-seed")
+        expect(page.locator("#server")).to_have_text("jev-mini")
         for title in ("Spam", "JSON record", "Support ticket"):
             page.get_by_role("button", name=title).click()
             expect(page.locator(".answer")).to_have_count(0)
@@ -162,7 +162,7 @@ def test_questions_as_json_and_back(browser: Browser, server: str) -> None:
 def test_files(browser: Browser, server: str, tmp_path: Path) -> None:
     with visited(browser, f"{server}/") as page:
         page.on("filechooser", lambda _: None)  # before it is needed: it takes a while to hold
-        expect(page.locator("#server")).to_have_text("jev-mini-seed")
+        expect(page.locator("#server")).to_have_text("jev-mini")
         page.locator("#pick").focus()
         with page.expect_file_chooser() as chooser:
             page.keyboard.press("Enter")
@@ -215,7 +215,7 @@ def test_a_reload_loses_nothing(browser: Browser, server: str) -> None:
         page.locator("#ask summary").click()
         page.fill("#option-seed", "7")
         page.locator("#option-diagnostics").uncheck()
-        page.locator("#model").select_option("jev-mini-seed")
+        page.locator("#model").select_option("jev-mini")
         attach(page, ("kept.txt", "häl\0lo".encode()))
         until(page, lambda: "kept.txt" in kept(page))
         page.locator("#tab-write").click()
@@ -223,13 +223,13 @@ def test_a_reload_loses_nothing(browser: Browser, server: str) -> None:
         page.reload()
         expect(page.locator("#message")).to_have_value("not sent yet")
         page.locator("#tab-decide").click()
-        expect(page.locator("#model")).to_have_value("jev-mini-seed")
+        expect(page.locator("#model")).to_have_value("jev-mini")
         expect(page.locator("#state")).to_have_value('{"a": "ü"}')
         expect(page.get_by_label("Instructions of question 2")).to_have_value("Which one?")
         expect(page.get_by_label("Name of question 4")).to_have_value("q4")
         page.get_by_label("Remove question 4").click()
         sent, _ = decide(page)
-        assert (sent["state"], sent["seed"], sent["model"]) == ({"a": "ü"}, 7, "jev-mini-seed")
+        assert (sent["state"], sent["seed"], sent["model"]) == ({"a": "ü"}, 7, "jev-mini")
         assert "diagnostics" not in sent
         assert base64.b64decode(sent["files"][0]["data"]).decode() == "häl\0lo"
 
@@ -270,7 +270,7 @@ def test_a_server_that_wants_a_key(browser: Browser, keyed_server: tuple[str, st
 
 def test_below_a_path_of_a_proxy(browser: Browser, server: str) -> None:
     with behind_prefix(server, "/tools/jev") as url, visited(browser, url) as page:
-        expect(page.locator("#server")).to_have_text("jev-mini-seed")
+        expect(page.locator("#server")).to_have_text("jev-mini")
         decide(page)
         expect(page.locator(".answer")).to_have_count(3)
         expect(page.locator("#code")).to_contain_text(f"{url}v1/systemone")
@@ -289,7 +289,7 @@ def test_it_waits_for_the_model_and_says_when_the_server_is_gone(browser: Browse
         refuse(page, "**/ready", 503, "The model is loading")
         page.goto(f"{server}/")
         expect(page.locator("#server")).to_have_text("The model is loading")
-        expect(page.locator("#server")).to_have_text("jev-mini-seed")
+        expect(page.locator("#server")).to_have_text("jev-mini")
         page.route("**/v1/systemone", lambda route: route.abort(), times=1)
         page.keyboard.press("Control+Enter")
         expect(page.locator("#notes .error")).to_have_text("The server cannot be reached.")

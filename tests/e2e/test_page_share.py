@@ -70,7 +70,7 @@ def test_what_is_shown_runs(browser: Browser, keyed_server: tuple[str, str], tmp
         page.fill("#key", key)
         page.keyboard.press("Enter")
         expect(page.locator("#key-form")).to_be_hidden()
-        page.locator("#model").select_option("jev-mini-seed")
+        page.locator("#model").select_option("jev-mini")
         set_state(page, NASTY)
         set_questions(page, QUESTIONS)
         page.locator("#ask summary").click()

@@ -39,11 +39,11 @@ def refused(engine: Engine, kind: type[APIError], **fields: Any) -> APIError:
 
 def test_unknown_model(engine: Engine) -> None:
     error = refused(engine, NotFoundError, model="gpt-9")
-    assert (error.status, error.message) == (404, "No model named 'gpt-9'; loaded: jev-mini-seed")
+    assert (error.status, error.message) == (404, "No model named 'gpt-9'; loaded: jev-mini")
     assert len(refused(engine, NotFoundError, model="x" * 100_000).message) < 300
 
 
-@pytest.mark.parametrize("model", ["jev-latest", "jev-preview", "jev-mini-seed"])
+@pytest.mark.parametrize("model", ["jev-latest", "jev-preview", "jev-mini"])
 def test_names_that_are_served(engine: Engine, model: str) -> None:
     assert engine.prepare(request(model=model)).units
     assert model in [one.name for one in engine.models()]
@@ -98,11 +98,11 @@ def test_weights_that_are_not_numbers(tiny: Path) -> None:
 
 def test_embedded_model_is_described(engine: Engine) -> None:
     card = json.loads((embedded.path() / "jev.json").read_text())
-    assert [one.name for one in engine.models()] == ["jev-latest", "jev-preview", "jev-mini-seed"]
+    assert [one.name for one in engine.models()] == ["jev-latest", "jev-preview", "jev-mini"]
     for one in engine.models():
         assert (one.description, one.release_date) == (card["description"], card["release_date"])
     assert engine.max_context == 32768
-    assert engine.decide(request(questions={"a": Choice(["x"])}, model="jev-latest")).model == "jev-mini-seed"
+    assert engine.decide(request(questions={"a": Choice(["x"])}, model="jev-latest")).model == "jev-mini"
 
 
 def test_folder_without_a_card_is_named_for_itself(tiny: Path) -> None:
