@@ -5,7 +5,6 @@ set that this machine has; a row's result is the same bits whatever stands besid
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
@@ -22,25 +21,7 @@ from jev.model.layers import rms_norm, rope_tables
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="built without a C++ compiler")
 
-PATHS = ("avx512", "avxvnni", "avx2", "neon", "generic")
 EXAMPLES = settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-@pytest.fixture(params=PATHS)
-def path(request: pytest.FixtureRequest) -> Iterator[str]:
-    try:
-        native.use(request.param)
-    except ValueError:
-        pytest.skip("not on this machine")
-    yield request.param
-    native.use(None)
-
-
-@pytest.fixture(autouse=True)
-def threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:

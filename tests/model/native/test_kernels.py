@@ -9,7 +9,6 @@ import multiprocessing
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -22,30 +21,12 @@ from jev.model.native import library
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="built without a C++ compiler")
 
-PATHS = ("avx512", "avxvnni", "avx2", "neon", "generic")
 KINDS = tuple(native.TYPES)
 
 
 def width_of(kind: str) -> int:
     """A width that 256 divides only where the type wants it."""
     return 768 if kind.endswith("_K") else 704
-
-
-@pytest.fixture(params=PATHS)
-def path(request: pytest.FixtureRequest) -> Iterator[str]:
-    try:
-        native.use(request.param)
-    except ValueError:
-        pytest.skip("not on this machine")
-    yield request.param
-    native.use(None)
-
-
-@pytest.fixture
-def threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
 
 
 def activations(rows: int, width: int, seed: int = 0) -> Tensor:
