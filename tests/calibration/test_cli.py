@@ -51,8 +51,10 @@ def write(
 def test_the_embedded_model_is_calibrated_and_served(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Of the reviewed answers a fifth are another topic's, so the model is too sure of itself."""
+    other = dict(zip(TOPICS, [*list(TOPICS)[1:], *list(TOPICS)[:1]], strict=True))
     rows = [
-        {"state": f"{text}{tail}.", "answers": {"topic": topic}}
+        {"state": f"{text}{tail}.", "answers": {"topic": other[topic] if tail == " again" else topic}}
         for topic, texts in TOPICS.items()
         for text in texts
         for tail in ("", " today", " again", " since Monday", " as I said")
