@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 import words
-from labelled import Asked
+from label_sets import Asked
 from lexicon import KINDS
 from wordnet import choice, noul, shown_of, some
 

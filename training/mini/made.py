@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import words
-from labelled import Asked, sentiment
+from label_sets import Asked, sentiment
 from lexicon import FACTS, KINDS, OPINIONS, URGENCY
 
 _VALUES: dict[str, list[Any]] = {

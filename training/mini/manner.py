@@ -8,7 +8,7 @@ from typing import Any
 
 import words
 from edits import broken
-from labelled import Asked
+from label_sets import Asked
 
 FACT_NAMES = [
     ("objective", "subjective"),

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import words
-from labelled import Asked
+from label_sets import Asked
 
 
 class Options:

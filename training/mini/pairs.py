@@ -9,7 +9,7 @@ from typing import Any
 
 import words
 from edits import Edits, negated, recast, renumbered
-from labelled import Asked
+from label_sets import Asked
 
 FOLLOWS, OPEN, CONTRADICTS = range(3)
 

@@ -16,13 +16,13 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import labelled
+import label_sets
 import made
 import others
 import words
 from askings import asking
 from edits import Edits, sentences
-from labelled import Asked
+from label_sets import Asked
 from manner import Manner
 from pairs import Pairs
 from tones import Tones
@@ -61,28 +61,28 @@ def mixture(
     """Weight, name and source of each part of the mixture."""
 
     def single(name: str) -> list[tuple[str, str]]:
-        return [(row["text"], row["label"]) for row in labelled.read(folder, name)]
+        return [(row["text"], row["label"]) for row in label_sets.read(folder, name)]
 
     clinc, sgd = (
-        labelled.inverse(labelled.GROUPS["clinc150"]),
-        labelled.inverse(labelled.GROUPS["sgd_intents"]),
+        label_sets.inverse(label_sets.GROUPS["clinc150"]),
+        label_sets.inverse(label_sets.GROUPS["sgd_intents"]),
     )
     intents: dict[str, Callable[[str], str | None] | None] = {
         "banking77": None,
         "clinc150": clinc.get,
-        "hwu64": lambda label: labelled.GROUPS["hwu64"].get(label.split("_")[0], label.split("_")[0]),
+        "hwu64": lambda label: label_sets.GROUPS["hwu64"].get(label.split("_")[0], label.split("_")[0]),
         "sgd_intents": sgd.get,
         "bitext_support": None,
     }
     sets = {
-        name: labelled.LabelSet(single(name), words.INTENT, words.IS, group, pairs=True)
+        name: label_sets.LabelSet(single(name), words.INTENT, words.IS, group, pairs=True)
         for name, group in intents.items()
     }
     emotions = single("goemotions")
-    feelings = labelled.Feelings(emotions)
+    feelings = label_sets.Feelings(emotions)
     moderation = [*single("hate_tdavidson")]
     tools = others.Options(
-        labelled.read(folder, "bfcl_tool_choice"),
+        label_sets.read(folder, "bfcl_tool_choice"),
         [
             "Select the tool to use.",
             "Which tool fits the request?",
@@ -91,7 +91,7 @@ def mixture(
         ],
     )
     endings = others.Options(
-        labelled.read(folder, "codah"),
+        label_sets.read(folder, "codah"),
         [
             "Select the right completion.",
             "Which ending makes sense?",
@@ -119,22 +119,22 @@ def mixture(
         *more,
         (30, "ready", Ready(folder).draw),
         (3, "askings", asking),
-        (3, "entailment", others.Entailment(labelled.read(folder, "med")).draw),
-        (3, "harms", others.Harms(labelled.read(folder, "openai_moderation")).draw),
+        (3, "entailment", others.Entailment(label_sets.read(folder, "med")).draw),
+        (3, "harms", others.Harms(label_sets.read(folder, "openai_moderation")).draw),
         (12, "banking77", sets["banking77"].draw),
         (14, "clinc150", sets["clinc150"].draw),
         (9, "hwu64", sets["hwu64"].draw),
         (7, "sgd_intents", sets["sgd_intents"].draw),
         (7, "bitext_support", sets["bitext_support"].draw),
-        (8, "goemotions", labelled.LabelSet(emotions, words.EMOTION, words.IS_EMOTION).draw),
+        (8, "goemotions", label_sets.LabelSet(emotions, words.EMOTION, words.IS_EMOTION).draw),
         (9, "sentiment", feelings.draw),
         (4, "opinions", made.opinion),
-        (4, "hate_tdavidson", labelled.LabelSet(moderation, words.MODERATION, words.IS).draw),
-        (2, "surge_toxicity", labelled.LabelSet(single("surge_toxicity"), words.MODERATION, words.IS).draw),
-        (3, "sms_spam", labelled.LabelSet(single("sms_spam"), words.MODERATION, words.IS).draw),
+        (4, "hate_tdavidson", label_sets.LabelSet(moderation, words.MODERATION, words.IS).draw),
+        (2, "surge_toxicity", label_sets.LabelSet(single("surge_toxicity"), words.MODERATION, words.IS).draw),
+        (3, "sms_spam", label_sets.LabelSet(single("sms_spam"), words.MODERATION, words.IS).draw),
         (3, "tools", tools.draw),
         (1, "endings", endings.draw),
-        (1, "passages", others.Passages(labelled.read(folder, "boolq")).draw),
+        (1, "passages", others.Passages(label_sets.read(folder, "boolq")).draw),
         (5, "records", made.record),
         (5, "kinds", made.kind),
         (4, "topics", made.topic),
@@ -162,10 +162,10 @@ def judgements(emotions: list[tuple[str, str]]) -> list[str]:
 def plain_sentences(folder: Path, net: WordNet) -> tuple[list[str], list[list[str]]]:
     """Sentences that state something, alone, and those of passages."""
     passages = [
-        sentences(row["text"]["passage"].partition(" -- ")[2]) for row in labelled.read(folder, "boolq")
+        sentences(row["text"]["passage"].partition(" -- ")[2]) for row in label_sets.read(folder, "boolq")
     ]
-    stories = [f"{row['text']} {row['label']}" for row in labelled.read(folder, "codah")]
-    lone = [row["text"]["premise"] for row in labelled.read(folder, "med")]
+    stories = [f"{row['text']} {row['label']}" for row in label_sets.read(folder, "codah")]
+    lone = [row["text"]["premise"] for row in label_sets.read(folder, "med")]
     lone += [one for story in stories for one in sentences(story)]
     used = [
         one for sense in net.senses.values() for one in sense.examples if 30 < len(one) < 120 and " " in one

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 import words
-from labelled import Asked, sentiment
+from label_sets import Asked, sentiment
 
 THINGS = [
     "film",

@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 import words
-from labelled import Asked
+from label_sets import Asked
 
 PARTS = {"n": "noun", "v": "verb", "a": "adj", "r": "adv"}
 KINDS_OF = {
