@@ -315,7 +315,7 @@ def _show(decision: Decision, questions: dict[str, Any], timing: list[str]) -> N
     show_decision(screen, decision, questions)
     notes = list(coverage_lines(decision))
     if decision.model == embedded.NAME:
-        notes.append(f"{embedded.NAME} is a small seed for trying jev (see README)")
+        notes.append(f"{embedded.NAME} is a small model for trying jev (see README)")
     show_footer(screen, decision, timing, notes)
     sys.stdout.flush()
     for warning in decision.warnings:

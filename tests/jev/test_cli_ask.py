@@ -85,7 +85,7 @@ class TestTable:
         assert footer.startswith(f"{NAME} | ")
         assert " tokens | " in footer
         assert "loaded in" in footer
-        assert seed == f"{NAME} is a small seed for trying jev (see README)"
+        assert seed == f"{NAME} is a small model for trying jev (see README)"
 
     def test_diagnostics_add_reads_and_timings(self, ask) -> None:
         output = ask(STATE, *QUESTIONS, "--diagnostics", "--samples", "3").stdout
