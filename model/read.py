@@ -152,5 +152,12 @@ def _log_sums(model: DiffusionGemma, hidden: torch.Tensor) -> list[float]:
     """Log of the sum of exp of all logits of each row [S, hidden]."""
     if not len(hidden):
         return []
-    # One by one: a sum over rows together is cut in parts by how many there are.
-    return torch.stack([row.logsumexp(-1) for row in model.text.project(hidden)]).tolist()
+    return torch.stack([log_sum(row) for row in model.text.project(hidden)]).tolist()
+
+
+def log_sum(row: torch.Tensor) -> torch.Tensor:
+    """Log of the sum of exp of a row [N] of any length, the same bits whatever the number of threads.
+
+    Torch cuts a sum in parts by how many rows there are, and from 2^15 numbers on by how many threads.
+    """
+    return torch.stack([part.logsumexp(-1) for part in row.split(2**14)]).logsumexp(-1)

@@ -99,7 +99,7 @@ class Weights:
             ValueError: for another width.
         """
         x = _floats(x, self.width)
-        out = torch.empty(len(x), self.height)
+        out = torch.empty(len(x), self.height, dtype=torch.float32)
         assert _library is not None
         status = _library.jev_linear(
             *(self.number, pointer(self.packed[matrix]), self.height, self.width),
@@ -115,7 +115,7 @@ class Weights:
             IndexError: for an index that is not in 0..height - 1.
         """
         index = index.to(torch.int64).contiguous()
-        out = torch.empty(len(index), self.width)
+        out = torch.empty(len(index), self.width, dtype=torch.float32)
         assert _library is not None
         status = _library.jev_rows(
             *(self.number, pointer(self.packed[matrix]), self.height, self.width),
@@ -167,7 +167,7 @@ def experts(x: Tensor, weights: Tensor, index: Tensor, gate_up: Weights, down: W
     if weights.shape != index.shape or weights.ndim != 2 or len(weights) != len(x):
         raise ValueError(f"weights and index must be [{len(x)}, k]")
     weights, index = weights.float().contiguous(), index.to(torch.int64).contiguous()
-    out = torch.empty(len(x), hidden)
+    out = torch.empty(len(x), hidden, dtype=torch.float32)
     assert _library is not None
     status = _library.jev_experts(
         *(gate_up.number, pointer(gate_up.packed), down.number, pointer(down.packed)),
@@ -186,7 +186,7 @@ def dense(x: Tensor, weight: Tensor) -> Tensor:
     """
     height, width = weight.shape
     x, weight = _floats(x, width), weight.float().contiguous()
-    out = torch.empty(len(x), height)
+    out = torch.empty(len(x), height, dtype=torch.float32)
     assert _library is not None
     status = _library.jev_dense(
         *(pointer(weight), height, width, pointer(x), len(x), pointer(out), torch.get_num_threads())
@@ -204,7 +204,7 @@ def gate(gates: Tensor, up: Tensor) -> Tensor:
     if gates.shape != up.shape:
         raise ValueError(f"gates {list(gates.shape)} and up {list(up.shape)} must have one shape")
     gates, up = gates.float().contiguous(), up.float().contiguous()
-    out = torch.empty(gates.shape)
+    out = torch.empty(gates.shape, dtype=torch.float32)
     assert _library is not None
     status = _library.jev_gate(
         *(pointer(gates), pointer(up), out.numel(), pointer(out), torch.get_num_threads())
@@ -228,8 +228,8 @@ def attend(q: Tensor, parts: Sequence[Keys]) -> Tensor:
     """
     rows, heads, dim = q.shape
     kv = parts[0][0].shape[1] if parts else 0
-    if not sum(len(k) for k, _, _ in parts) or heads % max(1, kv):
-        raise ValueError(f"{heads} heads need keys whose heads divide them")
+    if not (kv and dim and sum(len(k) for k, _, _ in parts)) or heads % kv:
+        raise ValueError(f"{heads} heads of {dim} need keys whose heads divide them")
     q = q.float().contiguous()
     held: list[Tensor] = []  # until the call is over
     listed = (Part * len(parts))()
@@ -245,7 +245,7 @@ def attend(q: Tensor, parts: Sequence[Keys]) -> Tensor:
             added = bias.float() if bias.stride(-1) == 1 else bias.float().contiguous()
             part.bias, part.bias_step = added.data_ptr(), added.stride(0)
             held.append(added)
-    out = torch.empty(rows, heads * dim)
+    out = torch.empty(rows, heads * dim, dtype=torch.float32)
     assert _library is not None
     status = _library.jev_attend(
         *(pointer(q), rows, heads, kv, dim, listed, len(parts), pointer(out), torch.get_num_threads())

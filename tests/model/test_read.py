@@ -16,7 +16,7 @@ from jev.model import embedded
 from jev.model.cache import PrefixKV
 from jev.model.checkpoint import load_checkpoint
 from jev.model.diffusion_gemma import DiffusionGemma
-from jev.model.read import Branch, Canvas, Reading, read
+from jev.model.read import Branch, Canvas, Reading, log_sum, read
 from jev.model.unified import read_unified
 
 # On label logits (they reach about 6) and on log masses. Rounding was seen to move them by 4e-6; a
@@ -252,6 +252,22 @@ def test_noise_at_the_slot_matters(model: DiffusionGemma) -> None:
         model, [(Branch(prefilled(model, what), branch), [one, Canvas(tuple(other), one.slots, one.labels)])]
     )
     assert difference([[a]], [[b]]) > 0.01
+
+
+@pytest.mark.parametrize("vocab", [5, 2**14 + 1, 2**18])
+def test_log_sums_do_not_depend_on_threads(vocab: int) -> None:
+    rows = torch.randn(20, vocab, generator=torch.Generator().manual_seed(0)) * 5
+    before = torch.get_num_threads()
+    sums: list[torch.Tensor] = []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            sums.append(torch.stack([log_sum(row) for row in rows]))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.allclose(sums[0].double(), rows.double().logsumexp(-1), rtol=1e-6)
+    assert torch.equal(sums[0], sums[1])
+    assert torch.equal(sums[0], sums[2])
 
 
 @pytest.fixture(scope="module")

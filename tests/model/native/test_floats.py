@@ -184,10 +184,44 @@ def test_refuses_what_does_not_fit():
         native.attend(torch.zeros(1, 3, 8), [(keys, keys, None)])
     with pytest.raises(ValueError, match="need keys"):
         native.attend(torch.zeros(1, 4, 8), [(keys[:0], keys[:0], None)])
+    for heads, dim in ((0, 8), (2, 0)):
+        none = torch.zeros(5, heads, dim)
+        with pytest.raises(ValueError, match="need keys"):
+            native.attend(torch.zeros(1, 4, dim), [(none, none, None)])
     with pytest.raises(ValueError, match=r"\[M, 2, 16\]"):
         native.attend(torch.zeros(1, 4, 16), [(keys, keys, None)])
     with pytest.raises(ValueError, match=r"\[1, 5\]"):
         native.attend(torch.zeros(1, 4, 8), [(keys, keys, torch.zeros(1, 4))])
+
+
+@pytest.mark.parametrize("default", [torch.bfloat16, torch.float64])
+def test_results_are_fp32_whatever_torch_makes_by_default(default: torch.dtype):
+    """What a program sets for itself: kernels write fp32, and behind the end of anything smaller."""
+    x, keys = normal(9, 32), normal(9, 2, 16)
+    weights = native.prepare("Q8_0", torch.zeros(32, 34, dtype=torch.uint8), 32)
+    gate_up = native.prepare("Q8_0", torch.zeros(1, 64, 34, dtype=torch.uint8), 32)
+    chosen = torch.zeros(9, 1, dtype=torch.int64)
+
+    def results() -> list[Tensor]:
+        return [
+            native.dense(x, x),
+            native.gate(x, x),
+            native.attend(keys, [(keys, keys, None)]),
+            weights.linear(x),
+            weights.rows(chosen[:, 0]),
+            native.experts(x, x[:, :1], chosen, gate_up, weights),
+        ]
+
+    wanted = results()
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(default)
+    try:
+        found = results()
+    finally:
+        torch.set_default_dtype(before)
+    for got, one in zip(found, wanted, strict=True):
+        assert got.dtype == torch.float32
+        assert torch.equal(got, one)
 
 
 def test_not_a_number_stays_in_its_row(path: str):
