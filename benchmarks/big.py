@@ -65,10 +65,10 @@ class Reads:
         return state(self.tokens, f"big/{self.number}")
 
 
-def first_and_later(reads: Reads) -> tuple[float, float, float]:
+def first_and_later(reads: Reads) -> list[float]:
     """A question about a new state, another one about it, and the first again; `rows` are of the last."""
     text = reads.state()
-    return tuple(reads.ask(text, questions(1, first)) for first in (0, 6, 0))  # type: ignore[return-value]
+    return [reads.ask(text, questions(1, first)) for first in (0, 6, 0)]
 
 
 def schema(count: int, number: int) -> dict[str, Any]:

@@ -131,14 +131,13 @@ class Stepper:
         started = time.perf_counter()
         prefills = [self._chunk(one, rows) for one, rows in work.encode]
         canvases: dict[int, list[Canvas]] = {}
-        owners: dict[int, tuple[Run, Branch]] = {}
-        units: dict[int, Unit] = {}
+        owners: dict[int, tuple[Run, Unit, Branch]] = {}
         for run, unit, number in work.read:
             canvases.setdefault(id(unit), []).append(
                 unit.seeded(number, mass=bool(run.plan.request.diagnostics))
             )
-            owners[id(unit)], units[id(unit)] = (run, self._branch(run, unit)), unit
-        reads = [(owners[key][1], ones) for key, ones in canvases.items()]
+            owners[id(unit)] = (run, unit, self._branch(run, unit))
+        reads = [(owners[key][2], ones) for key, ones in canvases.items()]
         with active(self.model, work.adapter) if work.adapter is not None else nullcontext():
             longer, readings = step(self.model, prefills, reads)
         for (one, rows), kv in zip(work.encode, longer, strict=True):
@@ -148,8 +147,7 @@ class Stepper:
                 if one.key is not None:
                     self.cache.put(one.key, kv)
         for key, found in zip(canvases, readings, strict=True):
-            run, branch = owners[key]
-            unit = units[key]
+            run, unit, branch = owners[key]
             if key not in run.branches and key not in run.known and self._keeps(run, unit):
                 assert branch.kv is not None
                 kept = PrefixKV(len(branch.tokens), tuple(branch.kv))

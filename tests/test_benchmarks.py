@@ -190,8 +190,8 @@ def test_synthesize_and_big(tmp_path: Path):
     path = tmp_path / "small.gguf"
     run("synthesize.py", path, *SMALL)
     whole = path.read_bytes()
-    # As if it had been killed: within the header, and within a tensor.
-    for size in (1000, len(whole) - 2_000_000):
+    # As if it had been killed: within the header, within a tensor, and behind the last one.
+    for size in (1000, len(whole) - 2_000_000, len(whole)):
         (tmp_path / "again.gguf.part").write_bytes(whole[:size])
         run("synthesize.py", tmp_path / "again.gguf", *SMALL)
         assert (tmp_path / "again.gguf").read_bytes() == whole

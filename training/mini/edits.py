@@ -37,7 +37,7 @@ _WORD = re.compile(r"[A-Za-z]\w*")
 _AGREEMENT = {
     "is": "are", "are": "is", "was": "were", "were": "was", "has": "have", "have": "has", "does": "do",
     "do": "does", "a": "an", "an": "a", "his": "he", "their": "they", "to": "for", "of": "at",
-    "in": "of", "goes": "go", "makes": "make", "an old": "a old",
+    "in": "of", "goes": "go", "makes": "make",
 }  # fmt: skip
 
 

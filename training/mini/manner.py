@@ -9,6 +9,7 @@ from typing import Any
 import words
 from edits import broken
 from label_sets import Asked
+from wordnet import noul
 
 FACT_NAMES = [
     ("objective", "subjective"),
@@ -123,10 +124,10 @@ class Manner:
         names = random.choice(FACT_NAMES)
         asked = [_of_two(names, names[not fact], random.choice(FACT), random)]
         if random.random() < 0.5:
-            noul = random.choice(IS_FACT), fact
+            asks = random.choice(IS_FACT), fact
             if random.random() < 0.5:
-                noul = random.choice(IS_OPINION), not fact
-            asked = [*asked, _noul(*noul)] if random.random() < 0.4 else [_noul(*noul)]
+                asks = random.choice(IS_OPINION), not fact
+            asked = [*asked, noul(*asks)] if random.random() < 0.4 else [noul(*asks)]
         return words.shaped(text, random), asked
 
     def _grammar(self, random: Random) -> tuple[Any, list[Asked]]:
@@ -137,7 +138,7 @@ class Manner:
         names = random.choice(GOOD_NAMES)
         asked = _of_two(names, names[not good], random.choice(GOOD), random)
         if random.random() < 0.5:
-            asked = _noul(random.choice(GOOD[:1] + GOOD[2:]), good)
+            asked = noul(random.choice(GOOD[:1] + GOOD[2:]), good)
         return text, [asked]
 
     def _stance(self, random: Random) -> tuple[Any, list[Asked]]:
@@ -185,11 +186,7 @@ class Manner:
             "Is the text against {t}?",
             "Does the text take no side on {t}?",
         ][one]
-        return state, [_noul(asks.format(t=shown), one == side)]
-
-
-def _noul(instructions: str, right: bool) -> Asked:
-    return {"type": "noul", "instructions": instructions}, right
+        return state, [noul(asks.format(t=shown), one == side)]
 
 
 def _of_two(names: tuple[str, str], right: str, asks: str, random: Random) -> Asked:

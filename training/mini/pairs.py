@@ -10,6 +10,7 @@ from typing import Any
 import words
 from edits import Edits, negated, recast, renumbered
 from label_sets import Asked
+from wordnet import noul
 
 FOLLOWS, OPEN, CONTRADICTS = range(3)
 
@@ -197,15 +198,15 @@ class Pairs:
                 asked.append(_choice(list(names), names[relation != FOLLOWS], asks.format(a=a, b=b), random))
             elif form < 0.8 or relation == OPEN:
                 asks = random.choice(IS_IMPLIED).format(a=a, b=b)
-                asked.append(({"type": "noul", "instructions": asks}, relation == FOLLOWS))
+                asked.append(noul(asks, relation == FOLLOWS))
             elif form < 0.9:
                 asks = random.choice(IS_DENIED).format(a=a, b=b)
-                asked.append(({"type": "noul", "instructions": asks}, relation == CONTRADICTS))
+                asked.append(noul(asks, relation == CONTRADICTS))
             else:
                 names = random.choice(NAMES)
                 shown = random.randrange(3)
                 asks = random.choice(words.IS).format(names[shown])
-                asked.append(({"type": "noul", "instructions": asks}, shown == relation))
+                asked.append(noul(asks, shown == relation))
         return _pair(first, second, a, b, random), asked
 
     def _paraphrase(self, random: Random) -> tuple[Any, list[Asked]]:
@@ -220,7 +221,7 @@ class Pairs:
                 names = random.choice(SAME_NAMES)
                 asked.append(_choice(list(names), names[not same], random.choice(SAME), random))
             else:
-                asked.append(({"type": "noul", "instructions": random.choice(SAME)}, same))
+                asked.append(noul(random.choice(SAME), same))
         return _pair(first, second, a, b, random), asked
 
     def _sentence(self, random: Random) -> str:
