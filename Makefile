@@ -19,7 +19,7 @@ serve: $(VENV)/.server
 # In two processes, each file in one of them. What fails is run once more by itself: tests with real
 # processes and decoders can starve on a busy machine, and what is really broken fails again.
 test: $(VENV)/.dev
-	$(BIN)/pytest --numprocesses 2 --dist loadfile \
+	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder \
 		|| $(BIN)/pytest --last-failed --last-failed-no-failures none
 
 lint: $(VENV)/.dev

@@ -33,6 +33,13 @@ settings.register_profile("jev", derandomize=True, **_COMMON)
 settings.register_profile("search", max_examples=500, **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "jev"))
 
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests first: one that starts last keeps one process busy while the other waits."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 KEY = "e2e-key-1"
 START_SECONDS = 120
 

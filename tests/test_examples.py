@@ -135,8 +135,10 @@ def test_learn_sets(tmp_path: Path) -> None:
         with gzip.open(data / f"{name}.jsonl.gz", "wt", encoding="utf-8") as file:
             file.writelines(json.dumps(row) + "\n" for row in rows)
     sets = EXAMPLES / "learn" / "sets.py"
-    more = ["--minutes", "0.2", "--processes", "1", "--folder", tmp_path / "out"]
+    more = ["--minutes", "0.2", "--processes", "1", "--folder", tmp_path / "out", "--", "--rank", "2"]
     output = run(sys.executable, sets, data, *more, cwd=tmp_path)
     last = output.splitlines()[-1].split()
     assert last[:2] == ["fruit", "2"]
     assert float(last[4]) >= float(last[2])
+    report = json.loads((tmp_path / "out" / "fruit" / "adapter" / "tune.json").read_text())
+    assert report["recipe"]["rank"] == 2

@@ -75,8 +75,11 @@ def main() -> None:
     parser.add_argument(
         "--folder", type=Path, default=None, help="where results go; by default a temporary one"
     )
-    parser.add_argument("more", nargs="*", help="further flags of jev tune, behind --")
-    given = parser.parse_args()
+    parser.epilog = "Further flags of jev tune may follow behind --."
+    # argparse leaves nothing to a second list of positionals once options stand between the two.
+    words = sys.argv[1:]
+    cut = words.index("--") if "--" in words else len(words)
+    given = parser.parse_args(words[:cut], argparse.Namespace(more=words[cut + 1 :]))
     root = given.folder or Path(tempfile.mkdtemp(prefix="jev-sets-"))
     found = {}
     for data in given.data:

@@ -27,7 +27,7 @@ LABELS = {
     "hwu64": ["play_music", "iot_cleaning", "lists_remove"],
     "sgd_intents": ["ReserveHotel", "PlaySong", "CheckBalance"],
     "bitext_support": ["get_refund", "cancel_order"],
-    "goemotions": ["anger", "joy", "neutral", "admiration", "fear", "love", "disgust", "pride"],
+    "goemotions": ["anger", "joy", "neutral", "admiration", "fear", "love", "disgust", "pride", "caring"],
     "hate_tdavidson": ["hate speech", "neither", "offensive language"],
     "surge_toxicity": ["toxic", "not toxic"],
     "sms_spam": ["spam", "not spam"],
@@ -63,6 +63,14 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> Path:
     _write(folder, "boolq", [{"text": passage, "label": "yes"}])
     pair = {"premise": "All dogs bark.", "hypothesis": "All small dogs bark."}
     _write(folder, "med", [{"text": pair, "label": "entailment"}])
+    puzzle = {
+        "text": "( True ) and False is",
+        "options": ["True", "False"],
+        "label": "False",
+        "task": "logic",
+    }
+    snark = {"text": "Which is sarcastic?", "options": ["Yes.", "Sure."], "label": "Sure.", "task": "snarks"}
+    _write(folder, "bbh", [puzzle, snark])
     judged = {"text": "I will hurt you.", "labels": ["violence"], "judged": ["violence", "hate"]}
     _write(folder, "openai_moderation", [judged, {"text": "Hello.", "labels": [], "judged": ["hate"]}])
     question = {"type": "noul", "instructions": "Is it about music?"}

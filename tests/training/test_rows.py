@@ -5,21 +5,48 @@ from __future__ import annotations
 from importlib import import_module
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
 from jev.schemas import Row, SystemOneRequest, index_of
 
+rated = import_module("rated")
 rows = import_module("rows")
+
+RATINGS = [-3.5, -3.0, -2.6, -1.4, -1.0, -0.8, 0.0, 0.1, 0.2, 0.9, 1.0, 1.5, 2.6, 3.0, 3.4]
+PACKAGES = [
+    ("editing", "arts", "graphics"),
+    ("viewing", "finance", "office/editors"),
+    ("gameplaying", "biology", "games"),
+]
 
 
 @pytest.fixture(scope="module")
-def made(sets: Path, wordnet: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
-    """Rows of the whole mixture."""
-    valence = tmp_path_factory.mktemp("valence") / "words.txt"
+def parts(sets: Path, wordnet: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """The whole mixture."""
+    folder = tmp_path_factory.mktemp("sources")
+    valence = folder / "words.txt"
     lines = [f"adj{number}\t{value}\t0.5\t[]\n" for number, value in enumerate((-3.0, -1.5, 1.5, 3.0))]
     valence.write_text("".join(lines))
-    return rows.rows(sets, 1500, 1, wordnet, valence)
+    for name in rated.FILES:
+        lines = [f"{value}\t{value}\tIt is {value} &amp; said in {name}\n" for value in RATINGS]
+        (folder / name).write_text("".join(lines))
+    packages = folder / "packages.txt"
+    blocks = [
+        f"Package: p{number}\nDescription: a program with the number {number}\nTag: use::{use}, a::b,"
+        f"\n field::{field}\nSection: {section}\n"
+        for number in range(90)
+        for use, field, section in (PACKAGES[number % 3],)
+    ]
+    packages.write_text("\n".join(blocks))
+    return rows.mixture(sets, wordnet, valence, folder, packages)
+
+
+@pytest.fixture(scope="module")
+def made(parts: list[Any]) -> list[dict[str, object]]:
+    """Rows of the whole mixture."""
+    return rows.rows(parts, 1500, 1)
 
 
 def test_rows_are_valid(made: list[dict[str, object]]) -> None:
@@ -34,10 +61,11 @@ def test_rows_are_valid(made: list[dict[str, object]]) -> None:
             index_of(question, row.answers[name])
 
 
-def test_every_part_is_drawn(made: list[dict[str, object]], sets: Path, wordnet: Path) -> None:
+def test_every_part_is_drawn(made: list[dict[str, object]], parts: list[Any]) -> None:
     """No part of the mixture is left out, and answers are not all alike."""
     drawn = {str(one["id"]).rsplit("-", 1)[0] for one in made}
-    assert drawn >= {"tones", "pairs", "manner", *(name for _, name, _ in rows.mixture(sets, wordnet))}
+    assert drawn == {name for _, name, _ in parts}
+    assert drawn >= {"wordnet", "tones", "pairs", "manner", "rated", "packages"}
     yes = [answer for one in made for answer in one["answers"].values() if isinstance(answer, bool)]  # type: ignore[attr-defined]
     assert 0.3 < sum(yes) / len(yes) < 0.7
 
@@ -50,5 +78,41 @@ def test_held_out_tasks_are_held_out(sets: Path) -> None:
 
 def test_the_same_seed_makes_the_same_rows(sets: Path) -> None:
     """Rows are a function of the sets and the seed."""
-    assert rows.rows(sets, 50, 3) == rows.rows(sets, 50, 3)
-    assert rows.rows(sets, 50, 3) != rows.rows(sets, 50, 4)
+    assert rows.rows(rows.mixture(sets), 50, 3) == rows.rows(rows.mixture(sets), 50, 3)
+    assert rows.rows(rows.mixture(sets), 50, 3) != rows.rows(rows.mixture(sets), 50, 4)
+
+
+@pytest.mark.parametrize(
+    ("rating", "level"),
+    [(-3.1, 0), (-1.0, 1), (-0.4, None), (0.0, 2), (0.29, 2), (0.5, None), (0.6, 3), (1.9, 3), (2.5, 4)],
+)
+def test_ratings_become_levels(rating: float, level: int | None) -> None:
+    """Between neutral and a side nothing is said."""
+    assert rated.level(rating) == level
+
+
+def test_answers_follow_the_ratings(parts: list[Any]) -> None:
+    """Each question on two sentences, or on one of several, has the answer that the ratings give."""
+    draw, random = next(draw for _, name, draw in parts if name == "rated"), Random(3)
+
+    def rating(text: str) -> float:
+        return float(text.split()[2])
+
+    compared = 0
+    for _ in range(400):
+        state, asked = draw(random)
+        question, answer = asked[0]
+        if isinstance(state, dict) and set(state) == set(question.get("criteria") or ()):
+            up = question["instructions"] in rated.BETTER
+            assert answer == (max if up else min)(state, key=lambda key: rating(state[key]))
+            compared += 1
+        elif question.get("instructions") in (*rated.BEST, *rated.WORST):
+            up = question["instructions"] in rated.BEST
+            assert answer == (max if up else min)(question["criteria"], key=rating)
+            compared += 1
+    assert compared > 40
+
+
+def test_plain_type_is_that_of_old_corpora() -> None:
+    """Punctuation and clitics stand apart."""
+    assert rated.plain_type("It isn't bad, he's SAID (twice).") == "it is n't bad , he 's said ( twice ) ."

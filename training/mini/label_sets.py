@@ -253,9 +253,11 @@ class Feelings:
         return words.shaped(text, random), [sentiment(level, random) for _ in range(random.choice((2, 3)))]
 
 
-def sentiment(level: int, random: Random) -> Asked:
-    """A question about sentiment; `level` is 0 (very negative) to 4."""
-    names = random.choice(words.SENTIMENT_NAMES)
+def sentiment(
+    level: int, random: Random, names_of: Sequence[tuple[str, str, str]] = words.SENTIMENT_NAMES
+) -> Asked:
+    """A question about sentiment; `level` is 0 (very negative) to 4, `names_of` are its sides."""
+    names = random.choice(names_of)
     side = 0 if level < 2 else 1 if level == 2 else 2
     form = random.random()
     if form < 0.4:

@@ -125,3 +125,98 @@ class Harms:
         if random.random() < 0.3:
             asked.append(({"type": "noul", "instructions": "Is the text harmless?"}, not row["labels"]))
         return words.shaped(row["text"], random), asked
+
+
+class Abuse:
+    """Whether a comment offends, insults a group, or is fine.
+
+    Args:
+        graded: text and "hate speech", "offensive language" or "neither".
+        toxic: text and "toxic" or "not toxic".
+        clean: comments that do none of it.
+    """
+
+    OFFENDS = (
+        ["Is the comment offensive?", "Is the language rude or insulting?", "Does the post offend?",
+         "Would you hide this from a family page?", "Is it offensive?"],
+        [("offensive", "not offensive"), ("rude", "fine"), ("offensive", "acceptable"), ("insulting", "ok")],
+        ["Is the text offensive?", "Judge the language.", "Moderate the comment."],
+    )  # fmt: skip
+    HATES = (
+        ["Is this hate speech?", "Is the post hateful?", "Does it attack a group of people?",
+         "Does the text express hatred?"],
+        [("hateful", "not hateful"), ("hate speech", "no hate speech"), ("hate", "other")],
+        ["Is the text hateful?", "Does the post attack people for what they are?", "Check for hate."],
+    )  # fmt: skip
+    TOXIC = (
+        ["Is the comment toxic?", "Is this abusive?", "Should it be removed?"],
+        [("toxic", "not toxic"), ("abusive", "ok"), ("remove", "keep")],
+        ["Is it toxic?", "What should a moderator do?", "Judge the comment."],
+    )
+
+    def __init__(
+        self, graded: Sequence[tuple[str, str]], toxic: Sequence[tuple[str, str]], clean: Sequence[str]
+    ) -> None:
+        self.graded = {name: [text for text, label in graded if label == name] for _, name in graded[:200]}
+        self.toxic = {name: [text for text, label in toxic if label == name] for _, name in toxic[:200]}
+        self.clean = clean
+
+    def draw(self, random: Random) -> tuple[Any, list[Asked]]:
+        """A comment with one or two questions."""
+        form = random.random()
+        if form < 0.25:
+            label = random.choice(list(self.toxic))
+            text, known = random.choice(self.toxic[label]), [(self.TOXIC, label == "toxic")]
+            if label == "not toxic":
+                known += [(self.OFFENDS, False), (self.HATES, False)]
+        elif form < 0.4:
+            text = random.choice(self.clean)
+            known = [(self.OFFENDS, False), (self.HATES, False), (self.TOXIC, False)]
+        else:
+            label = random.choice(list(self.graded))
+            text = random.choice(self.graded[label])
+            known = [(self.HATES, label == "hate speech"), (self.OFFENDS, label != "neither")]
+        asked = [
+            self._asked(*one, random) for one in random.sample(known, min(len(known), random.choice((1, 2))))
+        ]
+        return words.shaped(text, random), asked
+
+    def _asked(
+        self, wording: tuple[list[str], list[tuple[str, str]], list[str]], right: bool, random: Random
+    ) -> Asked:
+        nouls, names, asks = wording
+        if random.random() < 0.5:
+            return {"type": "noul", "instructions": random.choice(nouls)}, right
+        yes, no = random.choice(names)
+        options = random.sample(words.styled([yes, no], random), 2)
+        answer = next(one for one in options if words.plain(one) == (yes if right else no))
+        asking = random.choice(asks)
+        return {"type": "choice", "instructions": asking, "criteria": dict.fromkeys(options)}, answer
+
+
+class Sarcasm:
+    """Which of two statements is meant otherwise than said, and whether one is."""
+
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        self.rows = rows
+
+    def draw(self, random: Random) -> tuple[Any, list[Asked]]:
+        """One statement, or two as an object."""
+        row = random.choice(self.rows)
+        if random.random() < 0.6:
+            shown = random.choice(row["options"])
+            asks = [
+                "Is this sarcastic?",
+                "Is it ironic?",
+                "Does the writer mean the opposite?",
+                "Irony?",
+            ]
+            return words.shaped(shown[:500], random), [
+                ({"type": "noul", "instructions": random.choice(asks)}, shown == row["label"])
+            ]
+        keys = random.choice([("a", "b"), ("first", "second"), ("one", "two")])
+        options = random.sample(keys, 2)
+        asking = random.choice(["Which statement is sarcastic?", "Which one is ironic?"])
+        question = {"type": "choice", "instructions": asking, "criteria": dict.fromkeys(options)}
+        state = dict(zip(keys, row["options"], strict=True))
+        return state, [(question, keys[row["options"].index(row["label"])])]

@@ -3,7 +3,8 @@
 DATA is a folder of labelled sets (NAME/train.jsonl.gz). Only sets whose licence allows shipping weights
 trained on them are read. Whole tasks are held out, so that transfer can be seen: none of their rows is used.
 `--wordnet` is the `dict` folder of WordNet 3; `--valence` is a list of words with their valence (tones.py),
-which needs the first. Without them their parts of the mixture are left out.
+which needs the first; `--rated` is the folder of rated sentences (rated.py), `--packages` a list of packages
+(packages.py). Without them their parts of the mixture are left out.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from askings import asking
 from edits import Edits, sentences
 from label_sets import Asked
 from manner import Manner
+from packages import Packages
 from pairs import Pairs
+from rated import FILES, Rated
 from tones import Tones
 from wordnet import WordNet
 
@@ -56,7 +59,11 @@ class Ready:
 
 
 def mixture(
-    folder: Path, wordnet: Path | None = None, valence: Path | None = None
+    folder: Path,
+    wordnet: Path | None = None,
+    valence: Path | None = None,
+    rated: Path | None = None,
+    packages: Path | None = None,
 ) -> list[tuple[float, str, Draw]]:
     """Weight, name and source of each part of the mixture."""
 
@@ -115,8 +122,24 @@ def mixture(
             more.append((22, "pairs", Pairs(Edits(net), lone, passages).draw))
             facts = [*lone[:20000], *(one for part in passages for one in part)]
             more.append((15, "manner", Manner(facts, judgements(emotions), tones.judgement).draw))
+    if rated is not None:
+        more.append((18, "rated", Rated(rated / name for name in FILES).draw))
+    if packages is not None:
+        more.append((8, "packages", Packages(packages).draw))
+    reasoning = label_sets.read(folder, "bbh")
+    sarcasm = [row for row in reasoning if row["task"] == "snarks"]
+    short = [
+        row
+        for row in reasoning
+        if len(row["options"]) <= 10 and row["task"] != "snarks" and max(map(len, row["options"])) <= 110
+    ]
+    clean = [text for text, label in emotions if label in ("gratitude", "curiosity", "optimism", "caring")]
+    abuse = others.Abuse(moderation, single("surge_toxicity"), clean)
     return [
         *more,
+        (7, "abuse", abuse.draw),
+        (2, "sarcasm", others.Sarcasm(sarcasm).draw),
+        (3, "reasoning", others.Options(short, ANSWER).draw),
         (30, "ready", Ready(folder).draw),
         (3, "askings", asking),
         (3, "entailment", others.Entailment(label_sets.read(folder, "med")).draw),
@@ -141,6 +164,8 @@ def mixture(
         (2, "urgency", urgent),
     ]
 
+
+ANSWER = ["Answer the question.", "Which answer is right?", "Pick the right option.", "What is the answer?"]
 
 OPINIONATED = (
     "admiration",
@@ -175,12 +200,9 @@ def plain_sentences(folder: Path, net: WordNet) -> tuple[list[str], list[list[st
     return lone, passages
 
 
-def rows(
-    folder: Path, count: int, seed: int, wordnet: Path | None = None, valence: Path | None = None
-) -> list[dict[str, Any]]:
+def rows(parts: list[tuple[float, str, Draw]], count: int, seed: int) -> list[dict[str, Any]]:
     """Rows in the shape that `jev tune` reads."""
     random = Random(seed)
-    parts = mixture(folder, wordnet, valence)
     weights = [weight for weight, _, _ in parts]
     made_rows: list[dict[str, Any]] = []
     while len(made_rows) < count:
@@ -217,9 +239,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--wordnet", type=Path)
     parser.add_argument("--valence", type=Path)
+    parser.add_argument("--rated", type=Path)
+    parser.add_argument("--packages", type=Path)
     given = parser.parse_args()
+    parts = mixture(given.data, given.wordnet, given.valence, given.rated, given.packages)
     with given.out.open("w", encoding="utf-8") as file:
-        for row in rows(given.data, given.rows, given.seed, given.wordnet, given.valence):
+        for row in rows(parts, given.rows, given.seed):
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 

@@ -156,9 +156,9 @@ class Trainer:
             self.done, self.steps = state["done"], state["steps"]
 
 
-def rate(share: float, steps: int, cool: float) -> float:
-    """Factor of the learning rate: warm-up, flat, and from the share `cool` on a cosine to 3 %."""
-    factor = min(1.0, (steps + 1) / 30)
+def rate(share: float, steps: int, cool: float, warm: int = 30) -> float:
+    """Factor of the learning rate: `warm` steps up, flat, and from the share `cool` on a cosine to 3 %."""
+    factor = min(1.0, (steps + 1) / warm)
     if share > cool:
         factor *= 0.03 + 0.97 * 0.5 * (1 + math.cos(math.pi * min(1.0, (share - cool) / (1 - cool))))
     return factor
@@ -176,6 +176,7 @@ def main() -> None:
     parser.add_argument(
         "--cool", type=float, default=0.5, help="share of the time after which the rate falls"
     )
+    parser.add_argument("--warm", type=int, default=30, help="steps in which the rate rises")
     parser.add_argument("--lr", type=float, default=1e-4)
     parser.add_argument("--frozen", type=int, default=3, help="layers that stay as they are")
     parser.add_argument(
@@ -199,7 +200,7 @@ def main() -> None:
     sums: dict[str, float] = {}
     with (given.out / "log.jsonl").open("a", encoding="utf-8") as log:
         while (share := trainer.done / (60 * given.minutes)) < 1:
-            told = trainer.step(next(source), rate(share, trainer.steps, given.cool))
+            told = trainer.step(next(source), rate(share, trainer.steps, given.cool, given.warm))
             sums = {name: sums.get(name, 0.0) + value for name, value in told.items()}
             now = time.time()
             trainer.done, before = trainer.done + now - before, now
