@@ -15,6 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import regex
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
@@ -26,6 +27,8 @@ from jev.model.weights.safetensors import hf_name, write_tensors
 
 CONFIG = "adapter_config.json"
 TENSORS = "adapter_model.safetensors"
+PATTERN_SECONDS = 2
+"""Most time that a pattern of linears may take for one name; some patterns would take years."""
 _PREFIX = "base_model.model."
 _PARTS = (".lora_A.weight", ".lora_B.weight")
 
@@ -215,10 +218,16 @@ def _chosen(wanted: object, path: Path, shapes: Mapping[str, tuple[int, int]]) -
     names = {name: hf_name(name) for name in shapes}
     if isinstance(wanted, str):
         try:
-            pattern = re.compile(wanted)
-        except re.error as error:
+            pattern = regex.compile(wanted)
+            found = [
+                name for name, stored in names.items() if pattern.fullmatch(stored, timeout=PATTERN_SECONDS)
+            ]
+        except regex.error as error:
             raise CheckpointError(f"{path}: target_modules is not a pattern ({error})") from None
-        found = [name for name, stored in names.items() if pattern.fullmatch(stored)]
+        except TimeoutError:
+            raise CheckpointError(
+                f"{path}: target_modules is a pattern that takes over {PATTERN_SECONDS} s for one name"
+            ) from None
     elif isinstance(wanted, list) and all(isinstance(one, str) for one in wanted):
         ends = {one: f".{one}" for one in wanted}
         for one, end in ends.items():
