@@ -31,7 +31,7 @@ from jev import (
 from jev.engine import Engine
 from jev.settings import Settings
 
-WORDS = ["Lisbon", "Oslo", "Cairo", "Lima"]
+WORDS = ["Lisbon", "Berlin", "Tokyo", "Boston"]
 QUESTIONS = {"city": Choice("Where was the parcel sent?", WORDS)}
 
 
@@ -87,12 +87,12 @@ def test_the_answer_comes_from_the_attachment(jev: LocalJev, tmp_path: Path, mak
         assert answers[word].probabilities[word] > without.probabilities[word]
     for word in WORDS:
         own = answers[word].probabilities[word]
-        assert all(own > answers[other].probabilities[word] + 0.1 for other in WORDS if other != word)
+        assert all(own > answers[other].probabilities[word] + 0.3 for other in WORDS if other != word)
 
 
 def test_bytes_need_no_name(jev: LocalJev) -> None:
-    assert city(jev, as_docx("Cairo")).choice == "Cairo"
-    assert city(jev, io.BytesIO(as_pdf("Oslo"))).choice == "Oslo"
+    assert city(jev, as_docx("Tokyo")).choice == "Tokyo"
+    assert city(jev, io.BytesIO(as_pdf("Berlin"))).choice == "Berlin"
 
 
 def test_attachments_follow_the_state_in_their_order(jev: LocalJev) -> None:
@@ -109,9 +109,9 @@ def test_attachments_follow_the_state_in_their_order(jev: LocalJev) -> None:
 
 def test_it_works_inside_an_event_loop(jev: LocalJev) -> None:
     async def decide() -> ChoiceAnswer:
-        return city(jev, as_txt("Lima"))
+        return city(jev, as_txt("Boston"))
 
-    assert asyncio.run(decide()).choice == "Lima"
+    assert asyncio.run(decide()).choice == "Boston"
 
 
 def test_what_a_server_refuses_is_refused(jev: LocalJev) -> None:
@@ -168,7 +168,7 @@ class Transcriber(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["content-length"]))
-        body = json.dumps({"text": sentence("Lima")}).encode()
+        body = json.dumps({"text": sentence("Boston")}).encode()
         self.send_response(200)
         self.send_header("content-length", str(len(body)))
         self.end_headers()
@@ -196,7 +196,7 @@ def test_recordings_go_to_the_service_that_is_named(jev: LocalJev, engine: Engin
     try:
         url = f"http://127.0.0.1:{service.server_port}/v1/audio/transcriptions"
         with LocalJev(engine=engine, speech_url=url) as local:
-            assert city(local, tone()).choice == "Lima"
+            assert city(local, tone()).choice == "Boston"
     finally:
         service.shutdown()
         service.server_close()
@@ -206,7 +206,7 @@ def test_workers_start_with_the_first_attachment_and_end_with_close(engine: Engi
     local = LocalJev(engine=engine)
     local.decide("s", QUESTIONS)
     assert local._reader is None
-    city(local, as_txt("Oslo"))
+    city(local, as_txt("Berlin"))
     reader = local._reader
     assert reader is not None
     (worker,) = [place for place in list(reader.pool._places.queue) if place is not None]
@@ -214,7 +214,7 @@ def test_workers_start_with_the_first_attachment_and_end_with_close(engine: Engi
     local.close()
     assert worker._process.poll() is not None
     local.close()
-    assert city(local, as_txt("Oslo")).choice == "Oslo"
+    assert city(local, as_txt("Berlin")).choice == "Berlin"
     local.close()
 
 

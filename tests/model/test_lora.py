@@ -328,7 +328,10 @@ def test_bad_tensors(saved: Path, config: ModelConfig, fault: str) -> None:
         ({"target_modules": ["q_proj", "qkv"]}, "target_modules has 'qkv', which is not one of q_proj"),
         ({"target_modules": "("}, "target_modules is not a pattern"),
         ({"target_modules": "all-linear"}, "target_modules means no linear of this model"),
-        ({"target_modules": r"(a|.|[a-z.]|\w)+(?!.)(?<=[A-Z])"}, "a pattern that takes over 2 s for one name"),
+        (
+            {"target_modules": r"(a|.|[a-z.]|\w)+(?!.)(?<=[A-Z])"},
+            "a pattern that takes over 2 s for one name",
+        ),
         ({"target_modules": 7}, "target_modules is neither a pattern nor a list"),
         ({"target_modules": r".*\.layers\.[01]\..*"}, r"leaves out layers\.2\..* some layers only"),
         ({"peft_type": "IA3"}, "peft_type is 'IA3', expected 'LORA'"),

@@ -61,6 +61,15 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
 
 
 @pytest.fixture(scope="session")
+def smooth_source(tmp_path_factory: pytest.TempPathFactory) -> Source:
+    """A checkpoint whose rows pass all experts: rounding alone cannot swap them."""
+    folder = write_tiny_checkpoint(
+        tmp_path_factory.mktemp("smooth"), hidden=256, layers=2, experts=4, top_k=4
+    )
+    return Source(folder, load_checkpoint(folder))
+
+
+@pytest.fixture(scope="session")
 def written(source: Source, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """`written(type)`: a file with all matrices in a type; do not write to it."""
     folder = tmp_path_factory.mktemp("written")

@@ -60,15 +60,25 @@ def dequantised(path: Path, folder: Path, source: Any) -> DiffusionGemma:
 @pytest.mark.parametrize("type", TYPES)
 @pytest.mark.parametrize("steps", [1, 2])
 def test_logits_are_those_of_the_dequantised_folder(
-    type: str, steps: int, route: str, written: Callable[[str], Path], source: Any, tmp_path: Path
+    type: str,
+    steps: int,
+    route: str,
+    written: Callable[[str], Path],
+    source: Any,
+    smooth_source: Any,
+    tmp_path: Path,
 ) -> None:
-    model, plain = load_checkpoint(written(type)), dequantised(written(type), tmp_path / "plain", source)
+    exact = route == "torch" or type in ("F32", "F16", "BF16")
+    # Activations in int8 may swap experts that are rated alike.
+    of = source if exact else smooth_source
+    path = written(type) if exact else of.write(tmp_path / f"{type}.gguf", type)
+    model, plain = load_checkpoint(path), dequantised(path, tmp_path / "plain", of)
     found, expected = logits(model, steps), logits(plain, steps)
-    if route == "torch" or type in ("F32", "F16", "BF16"):
+    if exact:
         assert torch.allclose(found, expected, atol=1e-4)
     else:
-        # Activations in int8 move logits by a few percent of their spread.
-        assert (found - expected).square().mean().sqrt() < 0.08 * expected.std()
+        # They move logits by about two percent of their spread.
+        assert (found - expected).square().mean().sqrt() < 0.04 * expected.std()
 
 
 def test_a_float_file_is_the_checkpoint(written: Callable[[str], Path], source: Any) -> None:
