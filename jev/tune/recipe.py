@@ -46,7 +46,8 @@ class Recipe(BaseModel):
         undescribed: see `Augmentation`.
         soft_weight: share of soft labels or a teacher where there is a reviewed answer as well.
         precision: bfloat16 = the forward's matmuls are in bf16, the weights stay as they are.
-        every: steps from one look at the held-out part to the next; None = a twentieth of the run.
+        every: steps from one look at the held-out part to the next; None = a tenth of the run, or
+            more where `minutes` ends it and looks would take over a fifth of the time.
         patience: looks without a lower held-out loss after which the run ends; 0 = never.
         seed: decides the order of states, the augmentation, the slot noise and the adapter's start.
         instructions: request-wide instructions that the model will be served with.

@@ -34,6 +34,9 @@ from jev.tune.schedule import Order, packed, places, schedule
 LOOKS = 10
 """Looks at the held-out part in a run whose recipe does not say."""
 
+LOOK_SHARE = 0.2
+"""Share of a timed run after which such looks wait: they must not eat up the time that is for learning."""
+
 SAVE_SECONDS = 60.0
 """Time after which the run is saved; a kill costs at most so much work."""
 
@@ -251,7 +254,10 @@ class Trainer:
     def _look_due(self, before: float) -> bool:
         if self.recipe.every is not None:
             return self.record.step % self.recipe.every == 0
-        return int(LOOKS * self._progress()) > int(LOOKS * before)
+        if int(LOOKS * self._progress()) == int(LOOKS * before):
+            return False
+        looked = sum(one.seconds for one in self.record.looks)
+        return self.recipe.minutes is None or looked <= LOOK_SHARE * self.record.seconds
 
     def _prepared(self, place: int) -> Prepared | None:
         example = self.examples[self._order.example(place)]

@@ -177,6 +177,18 @@ def test_time_ends_a_run(tmp_path: Path, small: Path) -> None:
     assert rates[-1] < max(rates)
 
 
+def test_looks_leave_a_timed_run_its_time(tmp_path: Path, small: Path) -> None:
+    held_out = write(tmp_path / "held-out.jsonl", [row(n) for n in range(100, 228)])
+    told: list[object] = []
+    one = job(tmp_path, small, held_out=held_out, steps=None, minutes=0.15, batch=1)
+    report = run(one, tell=told.append)
+    assert report is not None
+    looks = [look.seconds for look in told if isinstance(look, Look)]
+    # Beside the first and the last, and the one that goes over.
+    assert sum(looks[1:-1]) <= 0.2 * report["training"]["seconds"] + max(looks)
+    assert report["training"]["steps"] > 1
+
+
 def test_epochs_show_every_example_equally_often(fresh: Engine, tmp_path: Path) -> None:
     recipe = Recipe.of(epochs=2, batch=4, steps=None)
     learned = examples(10)
