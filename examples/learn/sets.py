@@ -65,7 +65,8 @@ def tune(data: Path, folder: Path, given: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> None:
     """Tune on every set and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    epilog = "Further flags of jev tune may follow behind --."
+    parser = argparse.ArgumentParser(description=__doc__, epilog=epilog)
     parser.add_argument("data", type=Path, nargs="+", help="folders of sets")
     parser.add_argument("--minutes", type=float, default=20, help="time to tune on each")
     parser.add_argument("--processes", type=int, default=2)
@@ -75,7 +76,6 @@ def main() -> None:
     parser.add_argument(
         "--folder", type=Path, default=None, help="where results go; by default a temporary one"
     )
-    parser.epilog = "Further flags of jev tune may follow behind --."
     # argparse leaves nothing to a second list of positionals once options stand between the two.
     words = sys.argv[1:]
     cut = words.index("--") if "--" in words else len(words)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from random import Random
 from typing import Any
 
@@ -127,6 +128,14 @@ class Harms:
         return words.shaped(row["text"], random), asked
 
 
+def by_label(rows: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """The texts of each label."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for text, label in rows:
+        found[label].append(text)
+    return found
+
+
 class Abuse:
     """Whether a comment offends, insults a group, or is fine.
 
@@ -157,8 +166,7 @@ class Abuse:
     def __init__(
         self, graded: Sequence[tuple[str, str]], toxic: Sequence[tuple[str, str]], clean: Sequence[str]
     ) -> None:
-        self.graded = {name: [text for text, label in graded if label == name] for _, name in graded[:200]}
-        self.toxic = {name: [text for text, label in toxic if label == name] for _, name in toxic[:200]}
+        self.graded, self.toxic = by_label(graded), by_label(toxic)
         self.clean = clean
 
     def draw(self, random: Random) -> tuple[Any, list[Asked]]:

@@ -81,7 +81,7 @@ class Packages:
     def __init__(self, file: Path) -> None:
         rows: dict[str, dict[str, str]] = defaultdict(dict)
         for block in file.read_text(encoding="utf-8").split("\n\n"):
-            fields = dict(re.findall(r"^([A-Z][\w-]*): ((?:.*)(?:\n .*)*)", block, re.MULTILINE))
+            fields = dict(re.findall(r"^([A-Z][\w-]*): (.*(?:\n .*)*)", block, re.MULTILINE))
             text = fields.get("Description", "").split("\n")[0]
             if len(text) < 15:
                 continue

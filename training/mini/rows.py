@@ -134,7 +134,8 @@ def mixture(
         if len(row["options"]) <= 10 and row["task"] != "snarks" and max(map(len, row["options"])) <= 110
     ]
     clean = [text for text, label in emotions if label in ("gratitude", "curiosity", "optimism", "caring")]
-    abuse = others.Abuse(moderation, single("surge_toxicity"), clean)
+    toxicity = single("surge_toxicity")
+    abuse = others.Abuse(moderation, toxicity, clean)
     return [
         *more,
         (7, "abuse", abuse.draw),
@@ -153,7 +154,7 @@ def mixture(
         (9, "sentiment", feelings.draw),
         (4, "opinions", made.opinion),
         (4, "hate_tdavidson", label_sets.LabelSet(moderation, words.MODERATION, words.IS).draw),
-        (2, "surge_toxicity", label_sets.LabelSet(single("surge_toxicity"), words.MODERATION, words.IS).draw),
+        (2, "surge_toxicity", label_sets.LabelSet(toxicity, words.MODERATION, words.IS).draw),
         (3, "sms_spam", label_sets.LabelSet(single("sms_spam"), words.MODERATION, words.IS).draw),
         (3, "tools", tools.draw),
         (1, "endings", endings.draw),

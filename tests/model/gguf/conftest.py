@@ -54,19 +54,20 @@ class Source:
         return path
 
 
+def _source(folder: Path, **options: Any) -> Source:
+    folder = write_tiny_checkpoint(folder, hidden=256, layers=2, experts=4, **options)
+    return Source(folder, load_checkpoint(folder))
+
+
 @pytest.fixture(scope="session")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
-    folder = write_tiny_checkpoint(tmp_path_factory.mktemp("source"), hidden=256, layers=2, experts=4)
-    return Source(folder, load_checkpoint(folder))
+    return _source(tmp_path_factory.mktemp("source"))
 
 
 @pytest.fixture(scope="session")
 def smooth_source(tmp_path_factory: pytest.TempPathFactory) -> Source:
     """A checkpoint whose rows pass all experts: rounding alone cannot swap them."""
-    folder = write_tiny_checkpoint(
-        tmp_path_factory.mktemp("smooth"), hidden=256, layers=2, experts=4, top_k=4
-    )
-    return Source(folder, load_checkpoint(folder))
+    return _source(tmp_path_factory.mktemp("smooth"), top_k=4)
 
 
 @pytest.fixture(scope="session")
