@@ -23,7 +23,7 @@ from typing import Any, Self
 from rich.console import Console
 from rich.table import Table
 
-import jev._openmp  # noqa: F401 - every script imports this file first, before torch
+import jev._before_torch  # noqa: F401 - every script imports this file first, before torch
 
 START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 30.0

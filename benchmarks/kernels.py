@@ -45,7 +45,7 @@ class Peer:
 
     def __init__(self, python: Path, file: Path, threads: int) -> None:
         command = [str(python), str(Path(__file__).with_name("peer.py")), str(file), str(threads)]
-        # Its threads wait as this process's do (see jev._openmp); spinning they would hold each other up.
+        # Its threads wait as ours do (see jev._before_torch); spinning they would hold each other up.
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=dict(os.environ)
         )

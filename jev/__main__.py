@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-import jev._openmp  # noqa: F401 - before any command imports torch
+import jev._before_torch  # noqa: F401 - before any command imports torch
 
 
 def main() -> None:

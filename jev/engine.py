@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import jev._openmp  # noqa: F401 - before torch
+import jev._before_torch  # noqa: F401 - before torch
 from jev.adapters import check_adapter_name
 from jev.calibration.apply import activate
 from jev.calibration.file import Calibration

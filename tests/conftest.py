@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import jev._openmp  # noqa: F401 - before torch
+import jev._before_torch  # noqa: F401 - before torch
 
 if TYPE_CHECKING:
     from jev.engine import Engine

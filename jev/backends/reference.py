@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import jev._openmp  # noqa: F401 - before torch
+import jev._before_torch  # noqa: F401 - before torch
 
 import torch  # isort: skip
 from torch import Tensor

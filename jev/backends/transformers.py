@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import jev._openmp  # noqa: F401 - before torch
+import jev._before_torch  # noqa: F401 - before torch
 from jev.backends.base import fingerprint_of
 from jev.backends.reading import CanvasBackend, Planner, Work, context_of
 from jev.backends.reference import Reference

@@ -19,7 +19,7 @@ def moved(value: Tensor, by: int) -> Tensor:
 @pytest.mark.parametrize("rows", [1, 3, 7, 30])
 @pytest.mark.parametrize(("inner", "outer"), [(64, 64), (64, 1024), (256, 64)])
 def test_bits_do_not_depend_on_addresses(rows: int, inner: int, outer: int) -> None:
-    # Without the mode of jev/_openmp.py some CPUs sum in another order where rows are not aligned.
+    # Without the mode of jev/_before_torch.py some CPUs sum in another order where rows are not aligned.
     draw = torch.Generator().manual_seed(1)
     x, w = torch.randn(rows, inner, generator=draw), torch.randn(outer, inner, generator=draw)
     expected = torch.nn.functional.linear(x, w)

@@ -19,6 +19,10 @@ TWIN = "~"
 POOL = 400
 """Examples that are sorted by length at a time."""
 
+FEWEST_READS, MOST_ROWS = 12, 2.5
+"""A batch is not full before it has so many reads, or so many times the rows that were asked for: a step of
+few long examples would be as large as one of many short ones, and noisier."""
+
 
 def example(line: str) -> Example:
     """A row of the file; soft labels come before answers."""
@@ -55,7 +59,7 @@ def twinned(one: Example, random: Random, share: float) -> Example:
 
 
 def batches(
-    path: Path, context: PromptContext, random: Random, *, rows: int, twins: float, longest: int = 450
+    path: Path, context: PromptContext, random: Random, *, rows: int, twins: float, longest: int = 1000
 ) -> Iterator[list[Prepared]]:
     """Batches of about `rows` rows without end; the file is read again for each epoch."""
     while True:
@@ -74,13 +78,14 @@ def cut(pool: list[Prepared], random: Random, rows: int) -> list[list[Prepared]]
     """The pool in batches of examples of like length, in random order."""
     pool = sorted(pool, key=lambda one: one.prompt.rows)
     found: list[list[Prepared]] = [[]]
-    held = 0
+    held = reads = 0
     for one in pool:
-        if held >= rows:
+        if held >= MOST_ROWS * rows or (held >= rows and reads >= FEWEST_READS):
             found.append([])
-            held = 0
+            held = reads = 0
         found[-1].append(one)
         held += one.prompt.rows
+        reads += len(one.reads)
     random.shuffle(found)
     return found
 

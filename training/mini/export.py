@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-import jev._openmp  # noqa: F401 - before torch
+import jev._before_torch  # noqa: F401 - before torch
 from jev.engine import Engine
 from jev.tune.output import write_full
 

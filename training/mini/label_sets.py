@@ -31,6 +31,9 @@ SHIPPABLE = (
 GROUPS: dict[str, dict[str, str]] = tomllib.loads((Path(__file__).parent / "groups.toml").read_text())
 """Of each set: a group's name and its labels; of hwu64 the beginning of a label and the group's name."""
 
+MOST_OPTIONS = 77
+"""Of a choice."""
+
 
 def read(folder: Path, name: str) -> list[dict[str, Any]]:
     """The train rows of a set."""
@@ -86,6 +89,16 @@ class LabelSet:
             return self._like(label, text, random)
         asked = [self._question(label, text, random) for _ in range(random.choice((2, 3, 3, 4)))]
         return words.shaped(text, random), asked
+
+    def many(self, random: Random) -> tuple[Any, list[Asked]]:
+        """A state and one choice of many labels, up to all of them."""
+        label = random.choice(self.labels)
+        text = random.choice(self.by_label[label])
+        most = min(len(self.labels), MOST_OPTIONS)
+        count = most if random.random() < 0.3 else random.randrange(min(16, most), most + 1)
+        near, asks = self.near[label], self.instructions
+        question = self._choice(label, self.labels, near, self.by_label, random, asks, count)
+        return (text if random.random() < 0.7 else words.shaped(text, random)), [question]
 
     def _like(self, label: str, text: str, random: Random) -> tuple[Any, list[Asked]]:
         """The label is shown by examples alone: as options, or as descriptions of names that say nothing."""
@@ -182,17 +195,17 @@ class LabelSet:
         examples: dict[str, list[str]] | None,
         random: Random,
         asks: Sequence[str],
+        count: int | None = None,
     ) -> Asked:
-        size = random.random()
-        count = (
-            random.randrange(2, 7)
-            if size < 0.75
-            else random.randrange(7, 12)
-            if size < 0.96
-            else random.randrange(12, 28)
-        )
-        if size > 0.994:
-            count = 77
+        if count is None:
+            size = random.random()
+            count = (
+                random.randrange(2, 7)
+                if size < 0.75
+                else random.randrange(7, 12)
+                if size < 0.96
+                else random.randrange(12, 28)
+            )
         others = [one for one in labels if one != label]
         hard = (
             random.sample(near, min(len(near), random.randrange(0, 1 + max(1, count // 2)))) if near else []
@@ -219,7 +232,7 @@ class LabelSet:
         how = random.random()
         for styled, name in pairs:
             described[styled] = None
-            if examples is not None and how < 0.12 and name in by_name:
+            if examples is not None and how < 0.12 and name in by_name and count < 28:
                 described[styled] = f"for example: {random.choice(examples[by_name[name]])[:60]}"
             elif how > 0.94 and name in by_name:
                 described[styled] = random.choice(["the text is about {}", "use this for {}", "{}"]).format(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-import jev._openmp  # noqa: F401 - before torch
+import jev._before_torch  # noqa: F401 - before torch
 
 import torch  # isort: skip
 from data import TWIN, cut, example
@@ -28,7 +28,8 @@ from jev.schemas import Choice
 from jev.tune.augment import NONE
 from jev.tune.examples import Example, Labelled, Prepared, prepare
 
-LONGEST = 450
+LONGEST = 1000
+"""Tokens that a read may see: `packs` does not know of the sliding window."""
 BINS = 15
 
 
@@ -77,6 +78,14 @@ def turned(one: Example) -> Example:
     return Example(one.state, questions)
 
 
+def seen(one: Prepared) -> int:
+    """Most rows that a read sees."""
+    branches = one.prompt.branches
+    return len(one.prompt.prefix) + max(
+        len(branch) + max(len(canvas.ids) for canvas in canvases) for branch, canvases in branches
+    )
+
+
 def suite(engine: Engine, path: Path, most: int, skip: int = 0) -> list[list[Prepared]]:
     """Batches of at most that many rows of each task, without the first `skip`."""
     random = Random(0)
@@ -89,7 +98,7 @@ def suite(engine: Engine, path: Path, most: int, skip: int = 0) -> list[list[Pre
         if not skip < taken[task] <= skip + most:
             continue
         prepared = prepare(turned(one), engine.context, random, how=NONE)
-        if prepared is not None and prepared.prompt.rows <= LONGEST:
+        if prepared is not None and seen(prepared) <= LONGEST:
             pool.append(prepared)
     return cut(pool, random, 1600)
 
@@ -146,6 +155,7 @@ def main() -> None:
     )
     parser.add_argument("--part", default="mean", choices=("mean", "text"))
     parser.add_argument("--mix", type=float, nargs="*", default=[1.0], help="shares of the state")
+    parser.add_argument("--parts", nargs="*", default=["unseen", "seen"], help="files of the suite")
     parser.add_argument("--most", type=int, default=40, help="rows of a task")
     parser.add_argument("--skip", type=int, default=0, help="first rows of a task that are left out")
     parser.add_argument("--compiled", action="store_true")
@@ -153,8 +163,7 @@ def main() -> None:
     torch.set_num_threads(1)
     engine = Engine.load(given.model)
     parts = {
-        name: suite(engine, given.suite / f"{name}.jsonl", given.most, given.skip)
-        for name in ("unseen", "seen")
+        name: suite(engine, given.suite / f"{name}.jsonl", given.most, given.skip) for name in given.parts
     }
     at = 0.0
     for mix in given.mix if given.state else [0.0]:

@@ -34,7 +34,9 @@ from wordnet import WordNet
 Draw = Callable[[Random], tuple[Any, list[Asked]]]
 
 MOST_CHARACTERS = 1200
-"""Longest state."""
+"""Longest state of most rows."""
+LONG, LONG_CHARACTERS = 0.25, 2500
+"""Share of rows whose state may be longer, and how long."""
 
 
 HELD_OUT = ("snips", "nlu_askubuntu", "nlu_chatbot", "nlu_webapplications")
@@ -86,6 +88,7 @@ def mixture(
         for name, group in intents.items()
     }
     emotions = single("goemotions")
+    feeling = label_sets.LabelSet(emotions, words.EMOTION, words.IS_EMOTION)
     feelings = label_sets.Feelings(emotions)
     moderation = [*single("hate_tdavidson")]
     tools = others.Options(
@@ -106,6 +109,12 @@ def mixture(
             "Choose the most plausible ending.",
         ],
     )
+
+    large = [sets["banking77"], sets["clinc150"], sets["hwu64"], sets["sgd_intents"]]
+    large += [sets["banking77"], sets["clinc150"], feeling, sets["bitext_support"]]
+
+    def many(random: Random) -> tuple[Any, list[Asked]]:
+        return random.choice(large).many(random)
 
     def urgent(random: Random) -> tuple[Any, list[Asked]]:
         one = sets[random.choice(["banking77", "bitext_support", "clinc150"])]
@@ -138,6 +147,7 @@ def mixture(
     abuse = others.Abuse(moderation, toxicity, clean)
     return [
         *more,
+        (30, "many", many),
         (7, "abuse", abuse.draw),
         (2, "sarcasm", others.Sarcasm(sarcasm).draw),
         (3, "reasoning", others.Options(short, ANSWER).draw),
@@ -150,7 +160,7 @@ def mixture(
         (9, "hwu64", sets["hwu64"].draw),
         (7, "sgd_intents", sets["sgd_intents"].draw),
         (7, "bitext_support", sets["bitext_support"].draw),
-        (8, "goemotions", label_sets.LabelSet(emotions, words.EMOTION, words.IS_EMOTION).draw),
+        (8, "goemotions", feeling.draw),
         (9, "sentiment", feelings.draw),
         (4, "opinions", made.opinion),
         (4, "hate_tdavidson", label_sets.LabelSet(moderation, words.MODERATION, words.IS).draw),
@@ -217,7 +227,8 @@ def rows(parts: list[tuple[float, str, Draw]], count: int, seed: int) -> list[di
             and (more := made.contains(state, random)) is not None
         ):
             asked = [*asked, more]
-        if not asked or len(json.dumps(state)) > MOST_CHARACTERS:
+        most = LONG_CHARACTERS if random.random() < LONG else MOST_CHARACTERS
+        if not asked or len(json.dumps(state)) > most:
             continue
         ids = [f"q{number}" for number in range(1, len(asked) + 1)]
         made_rows.append(

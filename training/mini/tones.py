@@ -5,7 +5,6 @@ The list has lines of a word, a tab and a mean between -4 and 4 (VADER's lexicon
 
 from __future__ import annotations
 
-import re
 from collections.abc import Set
 from pathlib import Path
 from random import Random
@@ -13,6 +12,7 @@ from typing import Any
 
 import words
 from label_sets import Asked, sentiment
+from rated import plain_type
 
 THINGS = [
     "film",
@@ -135,5 +135,5 @@ class Tones:
             text = " ".join(said)
         text = random.choice(FILLERS) + text
         if random.random() < 0.4:
-            text = re.sub(r"([.,!?;])", r" \1", text.lower())
+            text = plain_type(text)
         return words.shaped(text, random), [sentiment(level, random) for _ in range(random.choice((1, 2, 3)))]

@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import jev._openmp  # noqa: F401 - before torch
+import jev._before_torch  # noqa: F401 - before torch
 
 import torch  # isort: skip
 from data import batches, twin_pairs

@@ -1,4 +1,4 @@
-"""How torch's CPU threads wait for each other, and how MKL sums; to be imported before torch is.
+"""What must be set before torch is imported: how its CPU threads wait for each other, and how MKL sums.
 
 By default OpenMP's threads spin while they wait. Alone on a machine that saves microseconds; beside any
 other busy process each barrier costs a scheduling slice, and a read takes ten to a hundred times as long.
