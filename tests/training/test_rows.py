@@ -11,6 +11,7 @@ import pytest
 
 from jev.schemas import Row, SystemOneRequest, index_of
 
+label_sets = import_module("label_sets")
 rated = import_module("rated")
 rows = import_module("rows")
 
@@ -68,6 +69,23 @@ def test_every_part_is_drawn(made: list[dict[str, object]], parts: list[Any]) ->
     assert drawn >= {"wordnet", "tones", "pairs", "manner", "rated", "packages"}
     yes = [answer for one in made for answer in one["answers"].values() if isinstance(answer, bool)]  # type: ignore[attr-defined]
     assert 0.3 < sum(yes) / len(yes) < 0.7
+
+
+def test_long_lists_may_hold_every_label() -> None:
+    """From 16 labels to all of them, at most 77 and "none of these", and no label twice."""
+    labels = [f"thing number {number}" for number in range(90)]
+    many = label_sets.LabelSet([(f"It is {label}.", label) for label in labels], ["Which?"], ["Is it {}?"])
+    few = label_sets.LabelSet([(f"It is {label}.", label) for label in labels[:5]], ["Which?"], ["Is it {}?"])
+    random, sizes = Random(5), set[int]()
+    for _ in range(300):
+        _, [(question, answer)] = many.many(random)
+        assert answer in question["criteria"]
+        sizes.add(len(question["criteria"]))
+        _, [(question, answer)] = few.many(random)
+        assert answer in question["criteria"]
+        assert len(question["criteria"]) in (5, 6)
+    assert min(sizes) in (15, 16)
+    assert max(sizes) in (77, 78)
 
 
 def test_held_out_tasks_are_held_out(sets: Path) -> None:

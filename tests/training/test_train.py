@@ -88,6 +88,32 @@ def test_steps_lower_the_loss_and_a_killed_run_goes_on(engine: Engine, rows: Pat
     assert trainer.step(batch, 1.0) == pytest.approx(expected, rel=1e-4)
 
 
+def test_batches_of_long_examples_hold_enough_reads(engine: Engine) -> None:
+    """As many rows as asked for, and more while there are few reads, up to a limit."""
+    rows = [
+        {
+            "state": "word " * length,
+            "questions": {"q": {"type": "noul", "instructions": "Is it?"}},
+            "answers": {"q": True},
+        }
+        for length in (2, 40, 150)
+        for _ in range(30)
+    ]
+    examples = [data.example(json.dumps(row)) for row in rows]
+    pool = [data.prepare(one, engine.context, Random(0), how=data.NONE) for one in examples]
+    batches = data.cut(pool, Random(1), 400)
+    assert sorted(id(one) for batch in batches for one in batch) == sorted(map(id, pool))
+    for batch in batches:
+        held = sum(one.prompt.rows for one in batch)
+        assert held - batch[-1].prompt.rows < data.MOST_ROWS * 400
+    full = [
+        len(batch) >= data.FEWEST_READS or sum(one.prompt.rows for one in batch) >= data.MOST_ROWS * 400
+        for batch in batches
+    ]
+    assert full.count(False) <= 1  # what is left over
+    assert len(full) > 5
+
+
 def test_twins_are_the_same_question(engine: Engine, rows: Path) -> None:
     """A twin's target is the first one's in its own order, so equal answers disagree by nothing."""
     batch = _batch(engine, rows)
