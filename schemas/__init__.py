@@ -10,6 +10,7 @@ from jev.schemas.request import ATTACHMENT_FIELDS, MAX_QUESTIONS, MAX_SAMPLES, A
 from jev.schemas.response import (
     Answer,
     ChoiceAnswer,
+    ListedModel,
     ModelInfo,
     ModelList,
     NoulAnswer,
@@ -40,6 +41,7 @@ __all__ = [
     "InlineImage",
     "Issue",
     "IssueList",
+    "ListedModel",
     "ModelInfo",
     "ModelList",
     "Noul",

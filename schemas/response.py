@@ -109,6 +109,11 @@ class ListedModel(BaseModel):
     created: int
     owned_by: str = "jev"
 
+    @classmethod
+    def of(cls, model: ModelInfo) -> ListedModel:
+        """The model, created at the beginning of the day of its release."""
+        return cls(id=model.name, created=_seconds(model.release_date))
+
 
 class ServedModels(ModelList):
     """The body of `GET /v1/models`, with the same models once more for OpenAI's clients."""
@@ -118,9 +123,8 @@ class ServedModels(ModelList):
 
     @classmethod
     def of(cls, models: Sequence[ModelInfo]) -> ServedModels:
-        """List the models; each was created at the beginning of the day of its release."""
-        data = [ListedModel(id=one.name, created=_seconds(one.release_date)) for one in models]
-        return cls(models=list(models), data=data)
+        """List the models."""
+        return cls(models=list(models), data=[ListedModel.of(one) for one in models])
 
 
 def _seconds(day: str) -> int:

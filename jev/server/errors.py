@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
@@ -13,7 +14,7 @@ from jev.errors import APIError, InvalidRequestError, NotFoundError, ServerError
 from jev.schemas import BadRequestError, ErrorBody, ErrorDetail, Issue, IssueList
 from jev.server.writing.errors import ollama_error, openai_error, status_of
 
-OPENAI_PATHS = frozenset({"/v1/chat/completions", "/v1/completions"})
+OPENAI_PATHS = re.compile("/v1/(chat/completions|completions|models/[^/]+)")
 """Routes whose errors have OpenAI's shape."""
 
 OLLAMA_PREFIX = "/api/"
@@ -43,7 +44,7 @@ def error_response(error: APIError, path: str = "") -> Response:
         path: of the request; routes in the shape of another API have errors in that shape too.
     """
     status = error.status
-    if path in OPENAI_PATHS:
+    if OPENAI_PATHS.fullmatch(path):
         status, body = status_of(error), openai_error(error)
     elif path.startswith(OLLAMA_PREFIX):
         status, body = status_of(error), ollama_error(error)

@@ -101,6 +101,10 @@ CHAT = _written(ChatRequest, ChatCompletion, OpenAIErrorBody, _events(ChatChunk,
 COMPLETION = _written(
     CompletionRequest, Completion, OpenAIErrorBody, _events(Completion, "text/event-stream")
 )
+OPENAI_ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": OpenAIErrorBody, "description": _MEANINGS[status]}
+    for status in (401, 404, 429, 500, 503)
+}
 OLLAMA_ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": OllamaError, "description": _MEANINGS[status]} for status in (401, 429, 500, 503)
 }

@@ -45,7 +45,7 @@ def issues(response: Any) -> list[dict[str, Any]]:
 
 
 def test_unknown_route_404(client: TestClient) -> None:
-    for path in ("/page", "/v1", "/v1/", "/v1/systemone/", "/v1/nope", "//v1/systemone", "/v1/models/x"):
+    for path in ("/page", "/v1", "/v1/", "/v1/systemone/", "/v1/nope", "//v1/systemone", "/v1/models/x/y"):
         assert check(client.get(path), 404, "not_found_error") == "No such route"
 
 

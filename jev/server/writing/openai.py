@@ -1,4 +1,4 @@
-"""`POST /v1/chat/completions` and `POST /v1/completions`, in OpenAI's shape."""
+"""`POST /v1/chat/completions`, `POST /v1/completions` and `GET /v1/models/NAME`, in OpenAI's shape."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from fastapi import APIRouter, Depends, Request
 from starlette.responses import JSONResponse, Response
 
 from jev.channels import Piece
+from jev.errors import NotFoundError
 from jev.reads import shutting_down
-from jev.schemas import Warning
+from jev.schemas import ListedModel, Warning
 from jev.schemas.chat import CHAT_UNSUPPORTED, MESSAGE_UNSUPPORTED, ChatRequest, Denoising, TemplateOptions
 from jev.schemas.completion import (
     COMPLETION_UNSUPPORTED,
@@ -23,7 +24,7 @@ from jev.schemas.completion import (
     TextRequest,
 )
 from jev.schemas.parse_text import parse_text_request
-from jev.server.openapi import CHAT, COMPLETION
+from jev.server.openapi import CHAT, COMPLETION, OPENAI_ERRORS
 from jev.server.routes import guard, service_of
 from jev.server.waiting import unless_gone
 from jev.server.writing.conversation import Conversation, of_chat, of_text
@@ -50,6 +51,16 @@ async def chat(request: Request) -> Response:
 async def completion(request: Request) -> Response:
     """Write what follows, at once or as a stream of server-sent events."""
     return await _serve(request, _Completion)
+
+
+@openai_api.get("/models/{name}", summary="Describe a model", responses=OPENAI_ERRORS)
+async def model(name: str, request: Request) -> ListedModel:
+    """Describe one of the models that `GET /v1/models` lists."""
+    engine, _ = service_of(request).serving()
+    for one in engine.models():
+        if one.name == name:
+            return ListedModel.of(one)
+    raise NotFoundError(f"No model named {name[:200]!r}; loaded: {engine.name}")
 
 
 class _Chat:

@@ -38,6 +38,10 @@ def test_models_are_listed(client: OpenAI) -> None:
     listed = client.models.list().data
     assert {"jev-latest", "tiny"} <= {one.id for one in listed}
     assert all(one.object == "model" and one.created > 0 for one in listed)
+    assert [client.models.retrieve(one.id) for one in listed] == listed
+    with pytest.raises(openai.NotFoundError, match="No model named 'gpt-5'; loaded: tiny") as missing:
+        client.models.retrieve("gpt-5")
+    assert missing.value.code == "model_not_found"
 
 
 def test_a_chat(client: OpenAI) -> None:
