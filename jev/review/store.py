@@ -7,10 +7,12 @@ So a row and question never have two answers, and a kill loses at most the line 
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import json
 import os
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -70,19 +72,19 @@ class Store:
             out = Path(os.path.realpath(out))
             if out.is_symlink():
                 raise ReviewError(f"--out {self.out}: it is a link in a circle")
-        self._lock = _Lock(out)
-        try:
+        with ExitStack() as opened:
+            # Both, for another review may have the second one as its first.
+            for path in (out, skipped_file(out)):
+                opened.enter_context(closing(_Lock(path)))
             self._answers = _Rows(out, _check_answers)
             self._skipped = _Rows(skipped_file(out), _check_skipped)
-        except BaseException:
-            self._lock.close()
-            raise
+            self._locks = opened.pop_all()
         self.torn = [rows.path for rows in (self._answers, self._skipped) if rows.torn]
         self._changes: list[tuple[_Rows, str, dict[str, Any] | None]] = []
 
     def close(self) -> None:
         """Let others have the file."""
-        self._lock.close()
+        self._locks.close()
 
     def __enter__(self) -> Store:
         return self
@@ -142,21 +144,19 @@ class _Rows:
         self.path = path
         self.lines: dict[str, dict[str, Any]] = {}
         self.torn = False
-        try:
-            data = path.read_bytes() if path.exists() else b""
-        except OSError as error:
-            raise ReviewError(f"{path}: it cannot be read ({error.strerror})") from None
+        self._check = check
+        self._seen: tuple[int, int] | None = None
+        data = self._read()
         *whole, last = data.split(b"\n")
         clean = not last
+        if _is_torn(last) and any(text.strip() for text in whole):
+            self.torn, last = True, b""
         for number, text in enumerate([*whole, last], 1):
             if not text.strip():
                 continue
             try:
                 identity, line = _parsed(text, check)
             except ValueError as error:
-                if number > len(whole):  # the line that was being written when the process was killed
-                    self.torn = True
-                    continue
                 raise ReviewError(f"{path}: row {number}: {error}") from None
             if identity in self.lines:
                 line, clean = _merged(self.lines[identity], line), False
@@ -167,24 +167,43 @@ class _Rows:
             except OSError as error:
                 raise ReviewError(f"{path}: it cannot be written ({error.strerror})") from None
 
+    def _read(self) -> bytes:
+        """What the file holds; none if there is no file."""
+        try:
+            data = self.path.read_bytes() if self.path.exists() else b""
+        except OSError as error:
+            raise ReviewError(f"{self.path}: it cannot be read ({error.strerror})") from None
+        self._seen = self._stamp()
+        return data
+
+    def _stamp(self) -> tuple[int, int] | None:
+        """By which a file is known to be as it was."""
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_size, found.st_mtime_ns
+
     def put(self, identity: str, line: dict[str, Any] | None) -> None:
         """Set or remove a row, on disk before this returns; OSError leaves both as they were."""
         before = dict(self.lines)
-        if line is None:
-            self.lines.pop(identity, None)
-        else:
-            self.lines[identity] = line
         try:
             if line is None or identity in before:
+                self._take_in_others()
+                if line is None:
+                    self.lines.pop(identity, None)
+                else:
+                    self.lines[identity] = line
                 self._write_all()
             else:
                 self._append(line)
+                self.lines[identity] = line
         except OSError:
             self.lines = before
             raise
 
     def _append(self, line: dict[str, Any]) -> None:
-        new = not self.path.exists()
+        new, known = not self.path.exists(), self._stamp() == self._seen
         with self.path.open("ab", buffering=0) as file:  # a buffer would try again when it is closed
             size = file.seek(0, os.SEEK_END)
             rest = memoryview(f"{dumps(line)}\n".encode())
@@ -196,12 +215,29 @@ class _Rows:
                 with suppress(OSError):
                     file.truncate(size)
                 raise
+        if known:
+            self._seen = self._stamp()
         if new:
             sync_folder(self.path.parent)
+
+    def _take_in_others(self) -> None:
+        """Take in rows that somebody else has appended meanwhile; of a row that both have, ours stays."""
+        if self._stamp() == self._seen:
+            return
+        for text in self._read().split(b"\n"):
+            if text.strip():
+                try:
+                    identity, line = _parsed(text, self._check)
+                except ValueError as error:
+                    raise OSError(
+                        errno.EIO, f"somebody else has changed it: {error}", str(self.path)
+                    ) from None
+                self.lines.setdefault(identity, line)
 
     def _write_all(self) -> None:
         if not self.lines:
             self.path.unlink(missing_ok=True)
+            self._seen = None
             return
         partial = self.path.with_name(f".{self.path.name}.part")
         try:
@@ -210,6 +246,7 @@ class _Rows:
                 file.flush()
                 os.fsync(file.fileno())
             partial.replace(self.path)
+            self._seen = self._stamp()
         except BaseException:
             with suppress(OSError):
                 partial.unlink(missing_ok=True)
@@ -256,6 +293,19 @@ def _parsed(text: bytes, check: Callable[[Row], None]) -> tuple[str, dict[str, A
         raise ValueError(f"{'.'.join(map(str, issue.loc)) or 'row'}: {issue.msg}") from None
     check(row)
     return identity_of(row), line
+
+
+def _is_torn(text: bytes) -> bool:
+    """Whether it is the beginning of a line that a kill cut off, not somebody's own words."""
+    if text[:2] not in (b"{", b'{"'):
+        return False
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        return error.msg != "Extra data"
+    except UnicodeDecodeError:
+        return True
+    return False
 
 
 def _check_answers(row: Row) -> None:

@@ -87,7 +87,8 @@ class Terminal:
 
     def _decide(self, item: Item, key: str) -> None:
         options = options_of(item)
-        chosen = next((option for option in options if option.key == key), None)
+        # Options beyond the likeliest have no key, and a terminal that has changed its size gives none.
+        chosen = next((option for option in options if key and option.key == key), None)
         if chosen is not None:
             self._next(lambda: self._session.answer(chosen.index))
         elif key == keys.ENTER:

@@ -157,6 +157,48 @@ def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path: Path, text
     with pytest.raises(ReviewError, match=reason):
         Store(out)
     assert out.read_bytes() == text + b"\n"
+    out.write_bytes(text)  # nor is it taken for a line that a kill cut off
+    with pytest.raises(ReviewError, match=reason):
+        Store(out)
+    assert out.read_bytes() == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"a note of mine",
+        b'"{',
+        b'{"state": "x", "questions": {"q": {"type": "noul"}}, "answers": {"q": "ture"}}',
+        b'{"id": 3} and more',
+    ],
+)
+def test_a_last_line_of_somebody_else_is_refused_and_left_alone(tmp_path: Path, text: bytes) -> None:
+    out = tmp_path / "out.jsonl"
+    with Store(out) as store:
+        store.answer(items(tmp_path, [line(1)])[0], 0)
+    both = out.read_bytes() + text
+    out.write_bytes(both)
+    with pytest.raises(ReviewError, match="row 2: "):
+        Store(out)
+    assert out.read_bytes() == both
+
+
+def test_rows_that_somebody_appends_meanwhile_stay(tmp_path: Path) -> None:
+    out, every = tmp_path / "out.jsonl", items(tmp_path, LINES, all_questions=True)
+    theirs = {"id": "x", "state": "theirs", "questions": {"q": NOUL}, "answers": {"q": "yes"}}
+    with Store(out) as store:
+        store.answer(every[0], 0)
+        with out.open("a") as file:
+            file.write(json.dumps(theirs) + "\n")
+        store.answer(every[1], 0)  # the first row again, so the file is written anew
+        store.undo()
+        assert labels(out) == {("r1", "is"): "yes", ("x", "q"): "yes"}
+        with out.open("a") as file:
+            file.write("what is this\n")
+        before = out.read_bytes()
+        with pytest.raises(OSError, match="somebody else has changed it"):
+            store.answer(every[1], 0)
+        assert out.read_bytes() == before
 
 
 @pytest.mark.parametrize("theirs", ["x", 3, ["which"], {"which": "x"}, {"which": "unsure", "is": "unsure"}])
@@ -228,6 +270,13 @@ def test_two_at_once_are_refused(tmp_path: Path) -> None:
         Store(out)
     Store(out).close()
     assert names(tmp_path) == set()
+    # The rows that one has skipped may be decided by another, but not while the first one goes on.
+    with (
+        Store(out),
+        pytest.raises(ReviewError, match=r"out\.skipped\.jsonl: another jev review is writing to it"),
+    ):
+        Store(skipped_file(out))
+    assert names(tmp_path) == set()
 
 
 def test_a_link_stays_one_and_locks_what_it_leads_to(tmp_path: Path) -> None:
@@ -271,7 +320,8 @@ def test_what_a_full_disk_refuses_is_not_kept(tmp_path: Path) -> None:
         with pytest.raises(OSError, match="File too large"):  # a row that is there
             session.answer(0)
         assert out.read_bytes() == before
-        assert names(tmp_path) == {".out.jsonl.lock", "out.jsonl", "queue.jsonl"}
+        locks = {".out.jsonl.lock", ".out.skipped.jsonl.lock"}
+        assert names(tmp_path) == {*locks, "out.jsonl", "queue.jsonl"}
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)

@@ -164,6 +164,18 @@ def test_many_options_are_found_by_typing(ends: tuple[int, int], tmp_path: Path)
     assert session.summary.reviewed == 5
 
 
+@pytest.mark.parametrize("key", [b"\x1b[15~", b"\x1b[H", b"\x01"])
+def test_a_key_without_a_name_chooses_no_option_without_a_key(
+    ends: tuple[int, int], tmp_path: Path, key: bytes
+) -> None:
+    """As does a terminal that changes its size: most of many options have no key of their own."""
+    question = {"type": "choice", "criteria": {f"city {number}": None for number in range(40)}}
+    lines = [{"id": f"r{n}", "state": "x", "questions": {"q": question}} for n in range(2)]
+    session, _ = typed(ends, tmp_path, lines, key * 3 + b"q")
+    assert session.summary.reviewed == 0
+    assert not (tmp_path / "out.jsonl").exists()
+
+
 def typed_in_parts(
     ends: tuple[int, int], folder: Path, lines: list[Any], parts: tuple[str, str, str]
 ) -> tuple[Session, list[str]]:
