@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -66,6 +67,8 @@ def show(
             _read(folder, model)
         if as_json:
             body = {**dataclasses.asdict(facts), "path": str(folder)}
+            if isinstance(facts.alpha, float) and not math.isfinite(facts.alpha):
+                body["alpha"] = str(facts.alpha)  # JSON has no such number
             # JSON can hold half a surrogate pair, which UTF-8 cannot.
             text = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
             typer.echo(text.encode(errors="replace"))
@@ -131,7 +134,7 @@ def _show(facts: AdapterFacts, folder: Path, model: Path | None) -> None:
         base += f" (weights {facts.base_fingerprint[:12]})"
     for title, value in (
         ("rank", str(facts.rank)),
-        ("alpha", f"{facts.alpha:g}" if isinstance(facts.alpha, (int, float)) else str(facts.alpha)),
+        ("alpha", f"{facts.alpha:g}" if isinstance(facts.alpha, float) else str(facts.alpha)[:40]),
         ("targets", ", ".join(facts.targets) or "none"),
         ("layers", str(facts.layers)),
         ("base", base),

@@ -17,6 +17,9 @@ from jev.schemas import Issue
 
 MAX_ISSUES = 5
 
+NO_PATH = (errno.ENAMETOOLONG, errno.EACCES, errno.ELOOP, errno.ENOTDIR)
+"""What is wrong with a path that cannot even be looked for."""
+
 
 class UsageError(JevError, ValueError):
     """What was typed, or a file that it names, cannot be used."""
@@ -35,12 +38,14 @@ def one_line_errors() -> Iterator[None]:
         typer.echo(f"error: {one_line(message_of(error))}", err=True)
         raise typer.Exit(exit_code(error)) from None
     except OSError as error:
-        if error.errno != errno.ENOSPC:  # a broken pipe is Typer's
+        if error.errno not in (errno.ENOSPC, *NO_PATH):  # a broken pipe is Typer's
             raise
-        where = "" if error.filename is None else f"{error.filename}: "
+        where = "" if error.filename is None else f"{str(error.filename)[:200]}: "
         typer.echo(f"error: {one_line(where)}{error.strerror}", err=True)
-        _drop_output()
-        raise typer.Exit(1) from None
+        if error.errno == errno.ENOSPC:
+            _drop_output()
+            raise typer.Exit(1) from None
+        raise typer.Exit(2) from None
 
 
 def _drop_output() -> None:

@@ -15,7 +15,7 @@ import typer
 from rich.text import Text
 
 from jev.cli.console import Screen, number, one_line, size, spinner
-from jev.cli.errors import FailureError
+from jev.cli.errors import NO_PATH, FailureError
 from jev.errors import APIError, JevError
 from jev.model.errors import CheckpointError
 from jev.tune.job import Checked, Doing, Job, Needs, Told
@@ -51,6 +51,8 @@ def run_job(job: Job, *, as_json: bool) -> int:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise FailureError(f"training failed: {reason}") from error
         except OSError as error:
+            if error.errno in NO_PATH:
+                raise
             raise FailureError(f"{error.filename or job.out}: {error.strerror or error}") from None
     if report is None:  # one of several processes, and not the first
         return 0
@@ -62,7 +64,7 @@ def run_job(job: Job, *, as_json: bool) -> int:
 
 
 class _Signals:
-    """The first Ctrl+C or SIGTERM ends the run after the step in hand, the second at once."""
+    """The first Ctrl+C or SIGTERM ends the run after what is in hand, the second at once."""
 
     first: int | None = None
 
@@ -75,7 +77,7 @@ class _Signals:
             if self.first is not None:
                 os._exit(128 + number)  # what is kept is whole at any moment
             self.first = number
-            typer.echo("stopping after the step in hand; once more stops at once", err=True)
+            typer.echo("stopping after what is in hand; once more stops at once", err=True)
 
         before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
         try:

@@ -24,12 +24,17 @@ def key_of(identity: str, request: SystemOneRequest) -> str:
 class ReplyCache:
     """Replies in a JSONL file; a line that a kill cut short is dropped when the file is opened.
 
+    Args:
+        path: the file.
+        ours: whether nobody else can have made it: then it may hold nothing but a line that was cut short.
+
     Raises:
         DataError: the file is no such cache, or cannot be written.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, ours: bool = False) -> None:
         self._path = path
+        self._ours = ours
         self._replies: dict[str, Reply] = {}
         try:
             # Appending creates the file if need be, and never empties what is there.
@@ -79,7 +84,7 @@ class ReplyCache:
                 ) from None
             end += len(line)
         if end < self._stream.seek(0, io.SEEK_END):
-            if end == 0:  # no whole line of ours: it may be anybody's file
+            if end == 0 and not self._ours:  # no whole line of ours: it may be anybody's file
                 raise DataError(f"{self._path}: it is no cache of jev quality; give another --cache")
             self._stream.truncate(end)
 

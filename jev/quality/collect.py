@@ -34,15 +34,22 @@ class Collector:
         backend: who is asked.
         cache: where replies are kept and looked up; None = nowhere.
         concurrency: most requests in flight; None = as the backend says.
+        known: ask nothing: what the cache does not have is a failure.
     """
 
     def __init__(
-        self, backend: Backend, cache: ReplyCache | None = None, concurrency: int | None = None
+        self,
+        backend: Backend,
+        cache: ReplyCache | None = None,
+        concurrency: int | None = None,
+        *,
+        known: bool = False,
     ) -> None:
         if concurrency is not None and concurrency < 1:
             raise ValueError(f"concurrency must be 1 or more, got {concurrency}")
         self.backend = backend
         self.cache = cache
+        self.known = known
         self.concurrency = concurrency or backend.concurrency
         # Taken once: a remote backend learns its model's full name with the first answer.
         self._identity = "\0".join((backend.name, backend.model, getattr(backend, "fingerprint", "")))
@@ -60,6 +67,7 @@ class Collector:
             DataError: a request could not be made.
             ConnectionError: the backend cannot be reached; replies so far are in the cache.
             APIError: the key or the model is refused, which no other row would change.
+            OSError: a reply cannot be kept.
         """
         outcomes: list[Reply | Failure | None] = [None] * len(makers)
         waiting = iter(range(len(makers)))
@@ -74,7 +82,7 @@ class Collector:
             async with asyncio.TaskGroup() as group:
                 for _ in range(min(self.concurrency, len(makers))):
                     group.create_task(work())
-        except* JevError as errors:
+        except* (JevError, OSError) as errors:
             raise _first(errors) from None
         return [outcome for outcome in outcomes if outcome is not None]
 
@@ -83,6 +91,8 @@ class Collector:
         key = key_of(self._identity, request) if self.cache is not None else ""
         if self.cache is not None and (kept := self.cache.get(key)) is not None:
             return kept
+        if self.known:
+            return Failure("no answer is kept")
         started = time.perf_counter()
         try:
             response = await self.backend.decide(request)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 
 from jev.backends import open_backend
 from jev.engine import Engine
+from jev.errors import ResponseError
 from jev.quality.cache import ReplyCache
 from jev.quality.data import LabelledRow
 from jev.tune import data
@@ -19,19 +22,28 @@ from jev.tune.gather import Laid, lay_out, materials
 from jev.tune.group import Group
 from jev.tune.job import Checked, Doing, Job, Needs, Tell, Work
 from jev.tune.keep import STATE
-from jev.tune.place import Place
+from jev.tune.place import TEACHER, Place
 from jev.tune.recipe import TuneError
 from jev.tune.teacher import Lesson, lessons, spec_of
 from jev.tune.trained import count, weight_bytes
+from jev.tune.trainer import Stopped
+
+T = TypeVar("T")
+
+STOP_SECONDS = 0.2
+"""How often it is asked whether to stop."""
 
 
-def check(job: Job, place: Place, engine: Engine, tell: Tell) -> tuple[Checked, Work]:
+def check(
+    job: Job, place: Place, engine: Engine, tell: Tell, stop: Callable[[], bool] = lambda: False
+) -> tuple[Checked, Work]:
     """Read all rows and find everything that is wrong with them; `tell` gets a `Checked`.
 
     Raises:
+        Stopped: `stop` said so.
         TuneError: a row is bad and the job is strict, or none is left.
         DataError: a file cannot be read.
-        ConnectionError, APIError: the teacher cannot be asked.
+        ConnectionError, APIError, ResponseError: the teacher cannot be asked, or answers nothing.
     """
     tell(Doing("reading the rows"))
     found = data.read(job.data, job.questions, unanswered=job.teacher is not None, limit=job.limit)
@@ -49,9 +61,9 @@ def check(job: Job, place: Place, engine: Engine, tell: Tell) -> tuple[Checked, 
     if bad and job.strict and job.teacher is not None:  # a teacher may cost money
         tell(Checked(len(learned), len(held_rows), tuple(bad), weightless, overlap, resumed=False))
         raise TuneError(f"{_rows(len(bad))} bad, and --strict was given; nothing was asked or trained")
-    taught = _ask_teacher(job, place, learned, tell)
-    laid, worse = _lay_out(job, engine, learned, taught, found.file, tell)
-    held, worst = _lay_out(job, engine, held_rows, [Lesson({})] * len(held_rows), held_file, tell)
+    taught = _ask_teacher(job, place, learned, tell, stop)
+    laid, worse = _lay_out(job, engine, learned, taught, found.file, tell, stop)
+    held, worst = _lay_out(job, engine, held_rows, [Lesson({})] * len(held_rows), held_file, tell, stop)
     bad = sorted([*bad, *worse, *worst], key=lambda one: (one.file, one.row))
     checked = Checked(
         len(laid), len(held), tuple(bad), weightless, overlap, (place.training / STATE).exists()
@@ -66,6 +78,19 @@ def check(job: Job, place: Place, engine: Engine, tell: Tell) -> tuple[Checked, 
     return checked, Work(laid, held)
 
 
+def content(work: Work) -> str:
+    """A digest of all that is learned and measured: states, attachments, questions, targets, order."""
+    digest = hashlib.sha256()
+    for part in (work.learned, work.held_out):
+        digest.update(b"\0")
+        for one in part:
+            digest.update(f"{one.row.number} {data.state_key(one.row)}".encode())
+            for name, labelled in one.example.questions.items():
+                asked = labelled.question.model_dump_json()
+                digest.update(f"{name}\0{asked}\0{labelled.target}\0{labelled.weight}\0".encode())
+    return digest.hexdigest()
+
+
 def _lay_out(
     job: Job,
     engine: Engine,
@@ -73,6 +98,7 @@ def _lay_out(
     taught: Sequence[Lesson],
     file: str,
     tell: Tell,
+    stop: Callable[[], bool],
 ) -> tuple[list[Laid], list[Bad]]:
     done = 0
 
@@ -82,11 +108,14 @@ def _lay_out(
         if done % 100 == 0 or done == len(rows):
             tell(Doing("reading attachments and prompts", done, len(rows)))
 
-    read = materials(rows, job.settings, has_vision=engine.has_vision, done=tick)
+    reading = materials(rows, job.settings, has_vision=engine.has_vision, done=tick)
+    read = asyncio.run(_unless(stop, reading))
     return lay_out(rows, read, taught, engine.context, job.recipe, file)
 
 
-def _ask_teacher(job: Job, place: Place, rows: Sequence[LabelledRow], tell: Tell) -> list[Lesson]:
+def _ask_teacher(
+    job: Job, place: Place, rows: Sequence[LabelledRow], tell: Tell, stop: Callable[[], bool]
+) -> list[Lesson]:
     if job.teacher is None:
         return [Lesson({})] * len(rows)
     spec = spec_of(job.teacher)
@@ -105,12 +134,33 @@ def _ask_teacher(job: Job, place: Place, rows: Sequence[LabelledRow], tell: Tell
 
     async def ask() -> list[Lesson]:
         try:
-            with ReplyCache(place.training / "teacher.jsonl") as cache:
-                return await lessons(rows, backend, options=job.options, cache=cache, done=tick)
+            with ReplyCache(place.training / TEACHER, ours=True) as cache:
+                return await lessons(
+                    rows, backend, options=job.options, cache=cache, done=tick, known=place.begun
+                )
         finally:
             await backend.aclose()
 
-    return asyncio.run(ask())
+    taught = asyncio.run(_unless(stop, ask()))
+    failures = [one.failure for one in taught if one.failure is not None]
+    if failures and not any(one.soft for one in taught):
+        raise ResponseError(f"--teacher: it answered none of {len(failures):,} rows: {failures[0]}")
+    return taught
+
+
+async def _unless(stop: Callable[[], bool], work: Coroutine[Any, Any, T]) -> T:
+    """What comes of some work, unless it is to stop; whatever it waits for is given up then.
+
+    Raises:
+        Stopped: `stop` said so.
+    """
+    task = asyncio.create_task(work)
+    while not (await asyncio.wait({task}, timeout=STOP_SECONDS))[0]:
+        if stop():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            raise Stopped("stopped before the first step")
+    return task.result()
 
 
 def estimate(job: Job, engine: Engine, work: Work, group: Group, tell: Tell) -> None:

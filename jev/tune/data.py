@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -102,8 +103,11 @@ def soft_target(question: Question, soft: Mapping[str, float]) -> tuple[float, .
     for name in soft:
         if name not in names:
             raise ValueError(f"{name!r} is none of the alternatives")
-    total = float(sum(soft.values()))
-    if not 0 < total < float("inf"):
+    try:
+        total = float(sum(soft.values()))
+    except OverflowError:
+        total = math.inf
+    if not 0 < total < math.inf:
         raise ValueError(f"the weights sum to {total:g}")
     return tuple(float(soft.get(name, 0.0)) / total for name in names)
 

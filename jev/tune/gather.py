@@ -44,7 +44,7 @@ class Laid:
     size: Size
 
 
-def materials(
+async def materials(
     rows: Sequence[LabelledRow],
     settings: Settings,
     *,
@@ -59,12 +59,6 @@ def materials(
         has_vision: whether the model can be shown pictures.
         done: called after each row.
     """
-    return asyncio.run(_materials(rows, settings, has_vision, done))
-
-
-async def _materials(
-    rows: Sequence[LabelledRow], settings: Settings, has_vision: bool, done: Callable[[], None]
-) -> list[Material | str]:
     reader = MaterialReader(settings, has_vision=has_vision)
     at_once = asyncio.Semaphore(2 * settings.extract_workers)
 
@@ -108,8 +102,8 @@ def lay_out(
 
     Returns:
         The examples, and the rows that cannot be one: attachments that cannot be read, a prompt that does
-        not fit, no answer. Rows that ask nothing, because all their questions have one alternative, are in
-        neither.
+        not fit, no answer; also those that a teacher did not answer, which may be among the examples. Rows
+        that ask nothing, because all their questions have one alternative, are in neither.
     """
     laid: list[Laid] = []
     bad: list[Bad] = []
@@ -124,6 +118,14 @@ def lay_out(
                 why = "each of its questions has a single alternative, so there is nothing to learn"
             bad.append(Bad(file, row.number, why))
             continue
+        if lesson.failure is not None:
+            bad.append(
+                Bad(
+                    file,
+                    row.number,
+                    f"the teacher did not answer ({lesson.failure}): only its own answers count",
+                )
+            )
         example = Example(row.row.state, labelled, recipe.instructions, material)
         try:
             size = _size(example, context, recipe.draws)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import datetime
 import os
-import socket
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import torch
@@ -157,22 +158,25 @@ def join(rank: int, world: int, device: torch.device) -> Group:
     return Group(rank, world)
 
 
-def meet(rank: int, world: int, port: int, waiting: Callable[[], None]) -> Group:
+def meet(rank: int, world: int, meeting: Path, waiting: Callable[[], None]) -> Group:
     """Meet the other processes of this machine, on its CPUs.
+
+    They hand objects to each other, so nobody else may be able to join: they find each other by a file in a
+    folder of their own, and talk on the loopback interface.
 
     Args:
         rank: number of this process.
         world: how many there are.
-        port: of 127.0.0.1, where the first one listens.
+        meeting: a file for them alone, which nobody has made yet.
         waiting: called again and again by the first process while others are missing; may raise.
 
     Raises:
         RuntimeError: the first process is not there.
     """
     first = rank == 0
-    store = torch.distributed.TCPStore(  # pyright: ignore[reportPrivateImportUsage] - it is documented
-        "127.0.0.1", port, world, is_master=first, wait_for_workers=False, timeout=MEET_TIMEOUT
-    )
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
+    store = torch.distributed.FileStore(str(meeting), world)  # pyright: ignore[reportPrivateImportUsage] - it is documented
+    store.set_timeout(MEET_TIMEOUT)
     store.set(f"here/{rank}", "")
     while first and not store.check([f"here/{other}" for other in range(world)]):
         waiting()
@@ -193,10 +197,3 @@ def from_torchrun(environment: Mapping[str, str] = os.environ) -> tuple[int, int
         return None
     local_rank = environment.get("LOCAL_RANK", "0")
     return int(environment["RANK"]), int(environment["WORLD_SIZE"]), int(local_rank)
-
-
-def free_port() -> int:
-    """A port on this machine that nobody listens on."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]

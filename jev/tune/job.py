@@ -18,7 +18,7 @@ from jev.tune.output import Stored
 from jev.tune.place import digest
 from jev.tune.recipe import Recipe
 from jev.tune.record import Event
-from jev.tune.teacher import spec_of
+from jev.tune.teacher import shown, spec_of
 from jev.tune.trainer import SAVE_SECONDS
 
 
@@ -134,8 +134,9 @@ def facts(job: Job, engine: Engine) -> dict[str, Any]:
         "limit": job.limit,
         "questions": questions or None,
         "held_out": held_out,
-        "teacher": None if job.teacher is None else spec_of(job.teacher),
+        "teacher": None if job.teacher is None else shown(spec_of(job.teacher)),
         "base": engine.fingerprint,
         "dtype": job.settings.dtype,
         "prompts": engine.identity.prompt,
+        **({"store": job.stored, "name": job.name} if job.recipe.full else {}),
     }

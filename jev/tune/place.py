@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from jev.tune.keep import write_json
 from jev.tune.recipe import TuneError
 
 RUN = "run.json"
+TEACHER = "teacher.jsonl"
 REPORT = "tune.json"
 
 
@@ -37,21 +38,29 @@ class Place:
         path = self.out / REPORT
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
-    def check(self, *, restart: bool = False) -> None:
+    @property
+    def begun(self) -> bool:
+        """Whether a run has begun to train here."""
+        return (self.training / RUN).exists()
+
+    def check(self, inputs: Sequence[Path] = (), *, restart: bool = False) -> None:
         """Refuse a folder that is somebody else's, before anything is loaded; with `restart` empty ours.
+
+        Args:
+            inputs: files that the run reads.
+            restart: throw away what an earlier run has left.
 
         Raises:
             TuneError: naming it.
         """
+        for file in inputs:
+            if self.out.resolve() in file.resolve().parents:
+                raise TuneError(f"--out {self.out}: {file} is in it; give a folder of its own")
         if self.out.exists() and not self.out.is_dir():
             raise TuneError(f"--out {self.out}: it is not a folder")
         if not self.out.parent.is_dir():
             raise TuneError(f"--out {self.out}: there is no folder {self.out.parent}")
-        # A teacher's answers may be there before a run began.
-        ours = self.out.is_dir() and (
-            (self.training / RUN).exists()
-            or {file.name for file in self.out.iterdir()} == {self.training.name}
-        )
+        ours = self.out.is_dir() and (self.begun or self._before_a_run())
         if self.out.is_dir() and any(self.out.iterdir()) and not ours:
             raise TuneError(f"--out {self.out}: it holds other files; give an empty or new folder")
         if ours:
@@ -59,6 +68,12 @@ class Place:
         if restart and ours:
             shutil.rmtree(self.out)
             self.close()
+
+    def _before_a_run(self) -> bool:
+        """Whether it holds nothing but what is there before a run begins: a teacher's answers."""
+        if {file.name for file in self.out.iterdir()} != {self.training.name} or not self.training.is_dir():
+            return False
+        return {file.name for file in self.training.iterdir()} <= {TEACHER}
 
     def hold(self) -> None:
         """Make the folder, and keep other runs out of it until `close` or the end of this process.
@@ -98,7 +113,7 @@ class Place:
         """Refuse to go on with a run that is another one.
 
         Args:
-            facts: what makes it this run: plain values by name, or such mappings.
+            facts: what makes it this run, as far as it is known: plain values by name, or such mappings.
 
         Raises:
             TuneError: naming what differs.
@@ -111,7 +126,8 @@ class Place:
             there = json.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:
             raise TuneError(f"{path} cannot be read ({error}); --restart begins anew") from None
-        differs = list(_differences(there, mine))
+        # The run knows more of itself by and by: what it does not know yet is compared later.
+        differs = list(_differences({name: there.get(name) for name in mine}, mine))
         if differs:
             raise TuneError(
                 f"--out {self.out} is of another run: {'; '.join(differs)}. "

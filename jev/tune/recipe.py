@@ -65,8 +65,8 @@ class Recipe(BaseModel):
     batch: int = Field(default=16, ge=1, le=65536)
     rows: int = Field(default=2048, ge=1)
     steps: int | None = Field(default=None, ge=0)
-    epochs: Positive | None = None
-    minutes: Positive | None = None
+    epochs: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    minutes: Annotated[float, Field(gt=0, le=1e6)] | None = None
     warmup: Share = 0.05
     weight_decay: float = Field(default=0.01, ge=0, le=100, allow_inf_nan=False)
     clip: Positive = 1.0

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,13 @@ from jev.engine import Engine
 from jev.loading import load_engine
 from jev.model.lora import checkpoint_name, save_adapter
 from jev.model.packed import ImageSpan
+from jev.model.source import gguf_path
 from jev.plan import PlacedImage
 from jev.settings import Settings
 from jev.tune import card
-from jev.tune.check import check, estimate
+from jev.tune.check import check, content, estimate
+from jev.tune.data import state_key
+from jev.tune.gather import Laid
 from jev.tune.group import Group, shard
 from jev.tune.job import Checked, Doing, Job, Tell, Work, facts
 from jev.tune.keep import write_json
@@ -26,12 +30,15 @@ from jev.tune.output import write_full
 from jev.tune.place import Place
 from jev.tune.recipe import TuneError
 from jev.tune.record import Record
-from jev.tune.teacher import spec_of
+from jev.tune.teacher import shown, spec_of
 from jev.tune.trained import adapter_from, trainable
-from jev.tune.trainer import Trainer
+from jev.tune.trainer import Stopped, Trainer
 
-LOOK_STATES = 128
-"""Most held-out states that are looked at while training; the figures before and after are over all."""
+LOOK_ROWS = 128
+"""Most held-out rows that are looked at while training; the figures before and after are over all."""
+
+CONTENT = "rows, attachments and teacher's answers (digest)"
+"""What a run must find again when it goes on, besides the files that `facts` names."""
 
 ADAPTER = "tuned"
 """What the result is called where it is measured."""
@@ -51,7 +58,7 @@ def run(
         group: the processes that do it together. All call this with the same job; the first one reads,
             measures and writes.
         tell: told what happens (in the first process).
-        stop: asked between steps whether to stop.
+        stop: asked again and again whether to stop; while it trains between steps.
 
     Returns:
         The report; None in the other processes.
@@ -74,17 +81,17 @@ def _run(job: Job, place: Place, group: Group, tell: Tell, stop: Callable[[], bo
     checked: Checked | None = None
     try:
         if group.first:
-            place.check(restart=job.restart)
+            place.check(_inputs(job), restart=job.restart)
             tell(Doing("loading the model"))
         engine = _load(job)
         if group.first:
             place.compare(facts(job, engine))
             if place.report is not None:
                 return place.report
-            checked, work = check(job, place, engine, tell)
+            checked, work = check(job, place, engine, tell, stop)
             estimate(job, engine, work, group, tell)
-            place.begin(facts(job, engine))
-            before = _before(job, place, engine, work, tell)
+            place.begin({**facts(job, engine), CONTENT: content(work)})
+            before = _before(job, place, engine, work, tell, stop)
     finally:
         # The others wait for this, whatever became of it.
         work = group.share(work if before is not None else None)
@@ -99,7 +106,7 @@ def _run(job: Job, place: Place, group: Group, tell: Tell, stop: Callable[[], bo
     fingerprint, name = engine.fingerprint, engine.name
     del engine, weights
     tell(Doing("measuring the result"))
-    after = _after(job, work, tell)
+    after = _after(job, work, tell, stop)
     report = card.report(
         recipe=job.recipe,
         base={"name": checkpoint_name(job.base), "served_as": name, "weights": fingerprint},
@@ -113,7 +120,24 @@ def _run(job: Job, place: Place, group: Group, tell: Tell, stop: Callable[[], bo
     return report
 
 
+def _inputs(job: Job) -> list[Path]:
+    """The files of rows, which are read more than once.
+
+    Raises:
+        TuneError: one of them is a pipe or a device.
+    """
+    inputs = [job.data, *([job.held_out] if isinstance(job.held_out, Path) else [])]
+    for file in inputs:
+        if file.exists() and not file.is_file():
+            raise TuneError(f"{file}: it is no regular file, and rows are read more than once")
+    return inputs
+
+
 def _load(job: Job) -> Engine:
+    if job.recipe.full and gguf_path(job.base) is not None:
+        raise TuneError(
+            f"{job.base}: --full is for checkpoint folders; an adapter can be trained on a GGUF file"
+        )
     if job.recipe.full and job.settings.dtype != "float32":
         raise TuneError("all weights can only be trained in float32; an adapter can on any of them")
     return load_engine(_plain(job.settings))
@@ -124,18 +148,20 @@ def _plain(settings: Settings) -> Settings:
     return settings.model_copy(update={"cache_bytes": 0, "adapters": {}, "calibrations": {}})
 
 
-def _before(job: Job, place: Place, engine: Engine, work: Work, tell: Tell) -> dict[str, Any]:
+def _before(
+    job: Job, place: Place, engine: Engine, work: Work, tell: Tell, stop: Callable[[], bool]
+) -> dict[str, Any]:
     """Figures of the base model on the held-out part, measured once; empty if there is nothing to measure."""
     kept = place.training / "before.json"
     if kept.exists():
         return json.loads(kept.read_text(encoding="utf-8"))
     tell(Doing("measuring the base model"))
-    found = measure(engine, work.held_out, job.options, done=_counter(tell, "base")) or {}
+    found = measure(engine, work.held_out, job.options, done=_counter(tell, stop, "base")) or {}
     write_json(kept, found)
     return found
 
 
-def _after(job: Job, work: Work, tell: Tell) -> dict[str, Any] | None:
+def _after(job: Job, work: Work, tell: Tell, stop: Callable[[], bool]) -> dict[str, Any] | None:
     """Figures of what was written, loaded anew as a server would."""
     if not any(one.row.gold for one in work.held_out):
         return None
@@ -145,11 +171,16 @@ def _after(job: Job, work: Work, tell: Tell) -> dict[str, Any] | None:
     else:
         engine = load_engine(settings.model_copy(update={"adapters": {ADAPTER: job.out}}))
         adapter = ADAPTER
-    return measure(engine, work.held_out, job.options, adapter=adapter, done=_counter(tell, "tuned"))
+    return measure(engine, work.held_out, job.options, adapter=adapter, done=_counter(tell, stop, "tuned"))
 
 
-def _counter(tell: Tell, which: str) -> Callable[[int, int], None]:
-    return lambda done, total: tell(Doing(f"asking the {which} model about the held-out part", done, total))
+def _counter(tell: Tell, stop: Callable[[], bool], which: str) -> Callable[[int, int], None]:
+    def done(count: int, total: int) -> None:
+        tell(Doing(f"asking the {which} model about the held-out part", count, total))
+        if stop():
+            raise Stopped(f"stopped while the {which} model was measured")
+
+    return done
 
 
 def _train(
@@ -172,7 +203,7 @@ def _train(
         engine.context,
         parameters,
         [one.example for one in work.learned],
-        [one.example for one in work.held_out][:LOOK_STATES],
+        [one.example for one in _looked_at(work.held_out, job.recipe.seed)],
         job.recipe,
         place.training,
         group=group,
@@ -183,6 +214,18 @@ def _train(
     )
     record = trainer.run()
     return record, trainer.weights()
+
+
+def _looked_at(held_out: Sequence[Laid], seed: int) -> list[Laid]:
+    """Rows to look at while training: any of them, for a file may be in the order of its labels."""
+    if len(held_out) <= LOOK_ROWS:
+        return list(held_out)
+
+    def place(index: int) -> bytes:
+        row = held_out[index].row
+        return hashlib.sha256(f"{seed}/{row.number}/{state_key(row)}".encode()).digest()
+
+    return [held_out[index] for index in sorted(sorted(range(len(held_out)), key=place)[:LOOK_ROWS])]
 
 
 def _write(job: Job, engine: Engine, weights: Mapping[str, torch.Tensor]) -> None:
@@ -210,10 +253,10 @@ def _told(job: Job, checked: Checked, work: Work) -> dict[str, Any]:
     return {
         "file": job.data.name,
         "held_out_file": job.held_out.name if isinstance(job.held_out, Path) else None,
-        "teacher": None if job.teacher is None else spec_of(job.teacher).rpartition("@")[2],
+        "teacher": None if job.teacher is None else shown(spec_of(job.teacher)),
         "learned_rows": checked.learned,
         "held_out_rows": checked.held_out,
-        "looked_at_rows": min(LOOK_STATES, checked.held_out),
+        "looked_at_rows": min(LOOK_ROWS, checked.held_out),
         "weightless_rows": checked.weightless,
         "overlapping_rows": checked.overlap,
         "bad": [{"file": Path(one.file).name, "row": one.row, "reason": one.reason} for one in checked.bad],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +32,11 @@ def spec_of(text: str) -> str:
     return f"systemone={text}" if text.startswith(("http://", "https://")) else text
 
 
+def shown(spec: str) -> str:
+    """A backend's spec without the password that its address may have."""
+    return re.sub(r"//[^/@]*@", "//", spec)
+
+
 async def lessons(
     rows: Sequence[LabelledRow],
     backend: Backend,
@@ -38,6 +44,7 @@ async def lessons(
     options: Mapping[str, Any] | None = None,
     cache: ReplyCache | None = None,
     done: Callable[[], None] | None = None,
+    known: bool = False,
 ) -> list[Lesson]:
     """Ask the teacher all questions of all rows that have no soft labels of their own.
 
@@ -47,6 +54,7 @@ async def lessons(
         options: request fields, such as `instructions`.
         cache: where its replies are kept, so that a second run asks nothing.
         done: called after each row that is asked.
+        known: ask nothing, take what the cache has: a run that goes on learns from what it began with.
 
     Returns:
         One for each row, in order.
@@ -64,7 +72,9 @@ async def lessons(
         if questions:
             asked.append(index)
             makers.append(lambda row=row, questions=questions: row.request(questions, options))
-    for index, outcome in zip(asked, await Collector(backend, cache).ask(makers, done), strict=True):
+    for index, outcome in zip(
+        asked, await Collector(backend, cache, known=known).ask(makers, done), strict=True
+    ):
         if isinstance(outcome, Failure):
             found[index] = Lesson({}, outcome.reason)
         else:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import multiprocessing
+import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from jev.tune.group import Group, free_port, from_torchrun, join, leave, meet
+from jev.errors import JevError
+from jev.model.errors import CheckpointError
+from jev.tune.group import Group, from_torchrun, join, leave, meet
 from jev.tune.job import Job, Tell
 from jev.tune.recipe import TuneError
 from jev.tune.run import run
@@ -51,10 +56,10 @@ def run_together(
         raise TuneError(
             "--processes is for CPUs; on GPUs start it with torchrun --nproc-per-node N -m jev tune"
         )
-    port = free_port()
+    meeting = Path(tempfile.mkdtemp(prefix="jev-tune-")) / "meeting"
     context = multiprocessing.get_context("spawn")
     others: list[BaseProcess] = [
-        context.Process(target=_other, args=(job, rank, world, port), daemon=True, name=f"jev-tune-{rank}")
+        context.Process(target=_other, args=(job, rank, world, meeting), daemon=True, name=f"jev-tune-{rank}")
         for rank in range(1, world)
     ]
     for other in others:
@@ -73,7 +78,7 @@ def run_together(
 
     try:
         _use(job)
-        report = _do(job, meet(0, world, port, waiting), tell, stop)
+        report = _do(job, meet(0, world, meeting, waiting), tell, stop)
         for other in others:
             other.join(END_SECONDS)
         return report
@@ -85,6 +90,7 @@ def run_together(
     finally:
         for other in others:
             other.kill()
+        shutil.rmtree(meeting.parent, ignore_errors=True)
 
 
 def _member(job: Job, rank: int, world: int, tell: Tell, stop: Callable[[], bool]) -> dict[str, Any] | None:
@@ -104,14 +110,16 @@ def _do(job: Job, group: Group, tell: Tell, stop: Callable[[], bool]) -> dict[st
         leave(group)
 
 
-def _other(job: Job, rank: int, world: int, port: int) -> None:
+def _other(job: Job, rank: int, world: int, meeting: Path) -> None:
     """A process besides the first, which decides and speaks: Ctrl+C in a terminal reaches this one too."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _use(job)
     try:
-        _do(job, meet(rank, world, port, lambda: None), lambda told: None, lambda: False)
-    except TuneError:  # the first process has come to the same
+        _do(job, meet(rank, world, meeting, lambda: None), lambda told: None, lambda: False)
+    except (TuneError, CheckpointError):  # the first process has come to the same
         sys.exit(2)
+    except (JevError, MemoryError, OSError) as error:
+        sys.exit(f"{multiprocessing.current_process().name}: {str(error) or type(error).__name__}")
     except RuntimeError:
         parent = multiprocessing.parent_process()
         if parent is not None and parent.is_alive():

@@ -360,6 +360,16 @@ def test_jev_adapter_show(saved: Path, smooth: Path) -> None:
     config.write_text(config.read_text().replace('"tiny"', '"\\ud800"'))  # half a character
     assert json.loads(run("adapter", "show", str(saved), "--json").stdout)["base_name"] == "?"
     config.write_text(config.read_text().replace('"\\ud800"', '"tiny"'))
+    plain = config.read_text()
+    for alpha, told in (("1" + "0" * 400, 10**400), ("NaN", "nan"), ("-Infinity", "-inf")):
+        config.write_text(plain.replace("8.0", alpha))
+        assert run("adapter", "show", str(saved)).exit_code == 0
+        shown = run("adapter", "show", str(saved), "--json")
+        assert json.loads(shown.stdout, parse_constant=pytest.fail)["alpha"] == told
+    config.write_text(plain)
+    for name in (["show", "x" * 300], ["merge", "--adapter", "x" * 300, "--out", "out"]):
+        long = run("adapter", *name)
+        assert (long.exit_code, "File name too long" in long.stderr) == (2, True)
     wrong = run("adapter", "show", str(saved), "--model", str(embedded.path()))
     assert wrong.exit_code == 2
     assert "was made for base model 'tiny'" in wrong.stderr

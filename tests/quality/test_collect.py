@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,17 @@ def test_a_backend_that_answers_nothing_is_an_error_with_the_reason(rows: list[L
     fake = failing({row.row.state for row in rows}, InvalidRequestError.at("seed", msg="unknown field"))
     with pytest.raises(QualityError, match=r"fake answered none of 30 rows; the first: .*unknown field"):
         run(fake, rows)
+
+
+def test_a_full_disk_ends_the_run(rows: list[LabelledRow], tmp_path: Path) -> None:
+    with ReplyCache(tmp_path / "cache.jsonl") as cache:
+
+        def put(*_: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        cache.put = put  # type: ignore[method-assign]
+        with pytest.raises(OSError, match="No space left"):
+            run(Fake(tempered(1)), rows, cache=cache)
 
 
 def test_a_stopped_run_goes_on_and_a_second_one_asks_nothing(rows: list[LabelledRow], tmp_path: Path) -> None:

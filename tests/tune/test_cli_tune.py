@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -65,6 +69,11 @@ def test_bad_rows_are_all_listed_and_strict_stops(tmp_path: Path, small: Path) -
         (("--teacher", "nobody"), "--teacher: backend 'nobody': there is no kind"),
         (("--model", "no-such-folder"), "no-such-folder does not exist"),
         (("--data", "no-such-file"), "no-such-file: cannot be read"),
+        (("--data", "x" * 300), "name too long"),
+        (("--held-out", "x" * 300), "name too long"),
+        (("--out", "x" * 300), "name too long"),
+        (("--epochs", "1e308"), "epochs: Input should be less than or equal to 1000000"),
+        (("--minutes", "1e308"), "minutes: Input should be less than or equal to 1000000"),
     ],
 )
 def test_what_cannot_be_is_one_line(tmp_path: Path, small: Path, options: tuple[str, ...], told: str) -> None:
@@ -94,3 +103,47 @@ def test_a_row_with_nothing_to_choose_from_is_listed(tmp_path: Path, small: Path
     found = tune(tmp_path, small, "--steps", "1")
     assert found.exit_code == 2
     assert f"bad: {path}: row 1: each of its questions has a single alternative" in found.stderr
+
+
+def test_a_soft_label_that_no_float_holds_is_a_bad_row(tmp_path: Path, small: Path) -> None:
+    huge = json.dumps(row(0, soft={"colour": {"red": 10**400}}))
+    path = write(tmp_path / "rows.jsonl", [*map(row, range(3)), huge])
+    done = tune(tmp_path, small, "--steps", "1", "--held-out", "0")
+    assert done.exit_code == 0
+    assert f"bad: {path}: row 4: soft.colour" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_the_teacher_is_asked_ends_the_run_at_once(
+    tmp_path: Path, small: Path, number: signal.Signals
+) -> None:
+    """Though the teacher never answers."""
+    write(tmp_path / "rows.jsonl", map(row, range(3)))
+    with socket.create_server(("127.0.0.1", 0)) as teacher:
+        teacher.settimeout(60)
+        options = [
+            "--data",
+            "rows.jsonl",
+            "--questions",
+            "questions.json",
+            "--model",
+            str(small),
+            "--out",
+            "out",
+        ]
+        plain = {name: one.model_dump(mode="json") for name, one in QUESTIONS.items()}
+        (tmp_path / "questions.json").write_text(json.dumps(plain))
+        address = f"http://127.0.0.1:{teacher.getsockname()[1]}"
+        command = [sys.executable, "-m", "jev", "tune", *options, "--teacher", address]
+        with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+            teacher.accept()[0].recv(1)
+            process.send_signal(number)
+            try:
+                _, told = process.communicate(timeout=30)
+            finally:
+                process.kill()
+    assert process.returncode == 128 + number
+    first = "stopping after what is in hand; once more stops at once"
+    then = "stopped before the first step; what is done is kept, the same command goes on with the rest"
+    assert told.endswith(f"{first}\n{then}\n")
+    assert "Traceback" not in told

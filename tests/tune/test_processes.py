@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
 from tune_cases import job
 
-from jev.tune.group import free_port, meet
+from jev.model.errors import CheckpointError
+from jev.tune.group import meet
 from jev.tune.recipe import TuneError
 from jev.tune.run import run
 from jev.tune.together import run_together
@@ -52,9 +54,19 @@ def test_an_error_of_the_first_process_ends_the_other(tmp_path: Path, small: Pat
         run_together(dataclasses.replace(one, settings=on_gpu))
 
 
-def test_a_process_that_never_comes_is_not_waited_for() -> None:
+def test_a_process_that_never_comes_is_not_waited_for(tmp_path: Path) -> None:
     def waiting() -> None:
         raise RuntimeError("it has ended")
 
     with pytest.raises(RuntimeError, match="it has ended"):
-        meet(0, 2, free_port(), waiting)
+        meet(0, 2, tmp_path / "meeting", waiting)
+
+
+def test_a_model_that_cannot_be_read_is_no_traceback(
+    tmp_path: Path, small: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    broken = shutil.copytree(small, tmp_path / "broken")
+    (broken / "model.safetensors").write_bytes((small / "model.safetensors").read_bytes()[:-100])
+    with pytest.raises(CheckpointError, match=r"model\.safetensors"):
+        run_together(job(tmp_path, broken, processes=2))
+    assert "Traceback" not in capfd.readouterr().err

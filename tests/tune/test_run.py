@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from jev.settings import Settings
 from jev.tune.estimate import memory
 from jev.tune.gather import Size
 from jev.tune.group import Group
-from jev.tune.job import Checked, Job, Needs
+from jev.tune.job import Checked, Doing, Job, Needs
 from jev.tune.recipe import Recipe, TuneError
 from jev.tune.record import Forecast, Look, Step
 from jev.tune.run import run
@@ -133,25 +134,79 @@ def test_the_same_again_is_the_same_and_another_one_is_refused(tmp_path: Path, s
     with pytest.raises(TuneError, match="holds other files"):
         run(dataclasses.replace(one, out=tmp_path / "other", restart=True))
     assert (tmp_path / "other" / "file").exists()
+    (tmp_path / "third" / "training").mkdir(parents=True)
+    own = write(tmp_path / "third" / "training" / "rows.jsonl", map(row, range(9)))
+    for data, told in ((one.data, "holds other files"), (own, r"rows\.jsonl is in it")):
+        with pytest.raises(TuneError, match=told):
+            run(dataclasses.replace(one, data=data, out=tmp_path / "third", restart=True))
+    assert own.exists()
+
+
+def test_a_pipe_of_rows_is_refused(tmp_path: Path, small: Path) -> None:
+    os.mkfifo(tmp_path / "rows.jsonl")
+    with pytest.raises(TuneError, match="is no regular file"):
+        run(job(tmp_path, small, data=tmp_path / "rows.jsonl"))
+
+
+def test_all_weights_of_a_gguf_file_are_not_trained(tmp_path: Path) -> None:
+    file = tmp_path / "small.gguf"
+    file.write_bytes(b"GGUF")
+    with pytest.raises(TuneError, match="--full is for checkpoint folders"):
+        run(job(tmp_path, file, full=True))
+
+
+def test_looks_are_at_any_rows_whatever_their_order(
+    tmp_path: Path, small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jev.tune.run.LOOK_ROWS", 12)
+    seen: list[list[str]] = []
+    trainer = Trainer.__init__
+
+    def spy(self: Trainer, *args: Any, **more: Any) -> None:
+        seen.append([example.state for example in args[4]])
+        trainer(self, *args, **more)
+
+    monkeypatch.setattr(Trainer, "__init__", spy)
+    held = write(tmp_path / "held.jsonl", (row(n) for n in sorted(range(100, 160), key=lambda n: n % 3)))
+    for seed in (1, 1, 2):
+        run(job(tmp_path, small, held_out=held, seed=seed, steps=1, restart=True))
+    assert seen[0] == seen[1] != seen[2]
+    for looked in seen:
+        assert len(looked) == 12
+        assert {state.split()[1] for state in looked} == set(COLOURS)
 
 
 def test_stopped_runs_go_on(tmp_path: Path, small: Path) -> None:
     (tmp_path / "whole").mkdir()
     whole = run(job(tmp_path / "whole", small, steps=6))
     one = job(tmp_path, small, steps=6)
-    asked = 0
+    steps: list[int] = []
 
-    def stop() -> bool:
-        nonlocal asked
-        asked += 1
-        return asked == 4
+    def tell(told: object) -> None:
+        if isinstance(told, Step):
+            steps.append(told.step)
 
     with pytest.raises(Stopped, match="stopped after 3 steps"):
-        run(one, stop=stop)
+        run(one, tell=tell, stop=lambda: steps[-1:] == [3])
     report = run(one)
     assert report is not None
     assert whole is not None
     assert report["training"]["curve"] == whole["training"]["curve"]
+
+
+@pytest.mark.parametrize("which", ["base", "tuned"])
+def test_a_run_stops_while_it_measures_and_goes_on(tmp_path: Path, small: Path, which: str) -> None:
+    one = job(tmp_path, small, steps=2)
+    doing: list[str] = []
+
+    def tell(told: object) -> None:
+        doing.extend([told.what] if isinstance(told, Doing) else [])
+
+    with pytest.raises(Stopped, match=f"stopped while the {which} model was measured"):
+        run(one, tell=tell, stop=lambda: f"asking the {which} model" in " ".join(doing))
+    report = run(one)
+    assert report is not None
+    assert report["training"]["steps"] == 2
 
 
 def test_a_run_that_gets_worse_stops_and_keeps_the_best(tmp_path: Path, small: Path) -> None:

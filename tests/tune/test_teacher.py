@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tune_cases import QUESTIONS, job, write
+from tune_cases import QUESTIONS, job, row, write
 
 from jev.decide import to_answer
 from jev.engine import Engine
-from jev.errors import InvalidRequestError
+from jev.errors import InvalidRequestError, ResponseError
 from jev.material import NOTHING
 from jev.model.tiny import write_tiny_checkpoint
 from jev.quality.cache import ReplyCache
@@ -19,9 +20,10 @@ from jev.quality.data import read_rows
 from jev.schemas import SystemOneRequest, SystemOneResponse, Usage
 from jev.tune.data import Bad
 from jev.tune.gather import lay_out
-from jev.tune.recipe import Recipe
+from jev.tune.recipe import Recipe, TuneError
 from jev.tune.run import run
-from jev.tune.teacher import lessons, spec_of
+from jev.tune.teacher import lessons, shown, spec_of
+from jev.tune.trainer import Stopped
 
 
 class Fake:
@@ -72,7 +74,83 @@ def test_what_is_learned(tmp_path: Path, fresh: Engine) -> None:
     assert targets[1]["colour"] == pytest.approx((0.5, 0.0, 0.5))
     assert targets[1]["red"] == pytest.approx((0.9, 0.1))
     assert targets[2] == {"red": (0.0, 1.0)}
-    assert bad == [Bad("rows", 4, "the teacher did not answer: InvalidRequestError: state: too odd")]
+    why = "InvalidRequestError: state: too odd"
+    assert bad == [
+        Bad("rows", 3, f"the teacher did not answer ({why}): only its own answers count"),
+        Bad("rows", 4, f"the teacher did not answer: {why}"),
+    ]
+
+
+@pytest.fixture
+def teacher(monkeypatch: pytest.MonkeyPatch) -> Fake:
+    """What a run asks, whatever teacher its job names."""
+    fake = Fake()
+    monkeypatch.setattr("jev.tune.check.open_backend", lambda *_, **__: fake)
+    return fake
+
+
+def test_rows_that_the_teacher_did_not_answer_are_bad(tmp_path: Path, small: Path, teacher: Fake) -> None:
+    rows = [row(0), row(1), {**row(2), "state": "odd"}]
+    one = job(
+        tmp_path, small, data=write(tmp_path / "rows.jsonl", rows), teacher="http://u:secret@h", held_out=0.0
+    )
+    with pytest.raises(TuneError, match="1 row is bad, and --strict was given; nothing was trained"):
+        run(replace(one, strict=True))
+    report = run(one)
+    assert report is not None
+    assert report["data"]["learned_rows"] == 3
+    (bad,) = report["data"]["bad"]
+    assert (bad["row"], "only its own answers count" in bad["reason"]) == (3, True)
+    assert len(teacher.asked) == 4  # what was answered is kept, also by a run that was strict
+    assert report["data"]["teacher"] == "systemone=http://h"
+    assert all("secret" not in path.read_text() for path in one.out.rglob("*.json*"))
+
+
+def test_a_teacher_that_answers_nothing_ends_the_run(tmp_path: Path, small: Path, teacher: Fake) -> None:
+    rows = write(tmp_path / "rows.jsonl", [{**row(0), "state": "odd"}] * 3)
+    one = job(tmp_path, small, data=rows, teacher="http://h", held_out=0.0)
+    with pytest.raises(ResponseError, match=r"--teacher: it answered none of 3 rows: .*too odd"):
+        run(one)
+
+
+def test_a_run_goes_on_with_the_answers_that_it_began_with(
+    tmp_path: Path, small: Path, teacher: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = write(tmp_path / "rows.jsonl", [row(0), row(1), {"state": "odd"}, {**row(2), "state": "odd"}])
+    one = job(tmp_path, small, data=rows, teacher="http://h", held_out=0.0, steps=6)
+    asked = iter((False, False, True))
+    with pytest.raises(Stopped):
+        run(one, stop=lambda: next(asked))
+
+    async def decide(request: SystemOneRequest) -> SystemOneResponse:
+        raise AssertionError("asked again")
+
+    monkeypatch.setattr(teacher, "decide", decide)
+    report = run(one)
+    assert report is not None
+    assert report["training"]["steps"] == 6
+    assert report["data"]["learned_rows"] == 3
+
+
+def test_another_answer_of_the_teacher_is_another_run(tmp_path: Path, small: Path, teacher: Fake) -> None:
+    rows = write(tmp_path / "rows.jsonl", [row(0), row(1), row(2)])
+    one = job(tmp_path, small, data=rows, teacher="http://h", held_out=0.0, steps=6)
+    with pytest.raises(Stopped):
+        run(one, stop=lambda: True)
+    kept = one.out / "training" / "teacher.jsonl"
+    lines = kept.read_text().splitlines(keepends=True)
+    kept.write_text("".join(lines[:-1]) + lines[-1][:20])
+    with pytest.raises(TuneError, match="another run: rows, attachments and teacher's answers"):
+        run(one)
+
+
+def test_answers_that_a_kill_cut_short_are_asked_again(tmp_path: Path, small: Path, teacher: Fake) -> None:
+    rows = write(tmp_path / "rows.jsonl", [row(0), row(1)])
+    one = job(tmp_path, small, data=rows, teacher="http://h", held_out=0.0, steps=1)
+    (one.out / "training").mkdir(parents=True)
+    (one.out / "training" / "teacher.jsonl").write_text('{"key":"a')
+    assert run(one) is not None
+    assert len(teacher.asked) == 2
 
 
 def test_another_checkpoint_teaches(tmp_path: Path, small: Path) -> None:
@@ -93,3 +171,5 @@ def test_another_checkpoint_teaches(tmp_path: Path, small: Path) -> None:
 def test_an_address_is_a_server() -> None:
     assert spec_of("http://127.0.0.1:8000") == "systemone=http://127.0.0.1:8000"
     assert spec_of("torch:int8=folder") == "torch:int8=folder"
+    assert shown("systemone=https://u:p@host:1/a@b") == "systemone=https://host:1/a@b"
+    assert shown("torch=folder@2") == "torch=folder@2"
