@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -18,6 +19,9 @@ TWIN = "~"
 
 POOL = 400
 """Examples that are sorted by length at a time."""
+
+MOST_LABELS = 90
+"""Labels of options that are trained: A to Z, a to z, AA, AB, ..."""
 
 FEWEST_READS, MOST_ROWS = 12, 2.5
 """A batch is not full before it has so many reads, or so many times the rows that were asked for: a step of
@@ -58,17 +62,48 @@ def twinned(one: Example, random: Random, share: float) -> Example:
     return Example(one.state, questions)
 
 
+def relabelled(context: PromptContext, random: Random) -> PromptContext:
+    """The context with other labels for the options of choices than A, B, C, ...
+
+    A long list has labels that short ones never have. So that these are learned from short lists too, they
+    begin anywhere in the row of labels, or are any of them in any order.
+    """
+    first = context.labels.choice[:MOST_LABELS]
+    start = random.randrange(len(first))
+    choice = [*first[start:], *first[:start]] if random.random() < 0.5 else random.sample(first, len(first))
+    labels = replace(context.labels, choice=(*choice, *context.labels.choice[MOST_LABELS:]))
+    return replace(context, labels=labels)
+
+
 def batches(
-    path: Path, context: PromptContext, random: Random, *, rows: int, twins: float, longest: int = 1000
+    path: Path,
+    context: PromptContext,
+    random: Random,
+    *,
+    rows: int,
+    twins: float,
+    other_labels: float = 0.0,
+    longest: int = 1000,
 ) -> Iterator[list[Prepared]]:
-    """Batches of about `rows` rows without end; the file is read again for each epoch."""
+    """Batches of about `rows` rows without end; the file is read again for each epoch.
+
+    Args:
+        path: the rows.
+        context: what prompts are built with.
+        random: decides the order, the twins, and the augmentation.
+        rows: see above.
+        twins: share of choices that are asked in two orders.
+        other_labels: share of rows whose choices have other labels (`relabelled`).
+        longest: longer examples are left out.
+    """
     while True:
         lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
         random.shuffle(lines)
         for start in range(0, len(lines), POOL):
             pool = []
             for line in lines[start : start + POOL]:
-                one = prepare(twinned(example(line), random, twins), context, random, how=NONE)
+                asked = relabelled(context, random) if random.random() < other_labels else context
+                one = prepare(twinned(example(line), random, twins), asked, random, how=NONE)
                 if one is not None and one.prompt.rows < longest:
                     pool.append(one)
             yield from cut(pool, random, rows)

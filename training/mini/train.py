@@ -182,6 +182,9 @@ def main() -> None:
     parser.add_argument(
         "--twins", type=float, default=0.6, help="share of choices that are asked in two orders"
     )
+    parser.add_argument(
+        "--other-labels", type=float, default=0.5, help="share of rows whose options have other labels"
+    )
     parser.add_argument("--step-rows", type=int, default=1600)
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
@@ -195,7 +198,14 @@ def main() -> None:
     elif given.start:
         trainer.load(given.start, everything=False)
     random = Random(1000 * given.seed + trainer.steps)
-    source = batches(given.rows, engine.context, random, rows=given.step_rows, twins=given.twins)
+    source = batches(
+        given.rows,
+        engine.context,
+        random,
+        rows=given.step_rows,
+        twins=given.twins,
+        other_labels=given.other_labels,
+    )
     before = saved = time.time()
     sums: dict[str, float] = {}
     with (given.out / "log.jsonl").open("a", encoding="utf-8") as log:
