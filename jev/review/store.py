@@ -222,13 +222,15 @@ class _Rows:
 
     def _take_in_others(self) -> None:
         """Take in rows that somebody else has appended meanwhile; of a row that both have, ours stays."""
-        if self._stamp() == self._seen:
+        before = self._seen
+        if self._stamp() == before:
             return
         for text in self._read().split(b"\n"):
             if text.strip():
                 try:
                     identity, line = _parsed(text, self._check)
                 except ValueError as error:
+                    self._seen = before  # so that the next attempt finds it too
                     raise OSError(
                         errno.EIO, f"somebody else has changed it: {error}", str(self.path)
                     ) from None

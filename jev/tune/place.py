@@ -73,7 +73,7 @@ class Place:
         """Whether it holds nothing but what is there before a run begins: a teacher's answers."""
         if {file.name for file in self.out.iterdir()} != {self.training.name} or not self.training.is_dir():
             return False
-        return {file.name for file in self.training.iterdir()} <= {TEACHER}
+        return {file.name for file in self.training.iterdir()} <= {TEACHER, f"{RUN}.part"}
 
     def hold(self) -> None:
         """Make the folder, and keep other runs out of it until `close` or the end of this process.

@@ -196,8 +196,9 @@ def test_rows_that_somebody_appends_meanwhile_stay(tmp_path: Path) -> None:
         with out.open("a") as file:
             file.write("what is this\n")
         before = out.read_bytes()
-        with pytest.raises(OSError, match="somebody else has changed it"):
-            store.answer(every[1], 0)
+        for _ in range(2):
+            with pytest.raises(OSError, match="somebody else has changed it"):
+                store.answer(every[1], 0)
         assert out.read_bytes() == before
 
 
