@@ -114,6 +114,37 @@ def test_batches_of_long_examples_hold_enough_reads(engine: Engine) -> None:
     assert len(full) > 5
 
 
+def test_other_labels_are_of_choices_alone_and_stand_for_the_same_options(engine: Engine) -> None:
+    """Only ids of option labels change; every label that is trained comes up, and no two are alike."""
+    row = {
+        "state": "red",
+        "questions": {
+            "which": {"type": "choice", "criteria": dict.fromkeys(["red", "green", "blue"])},
+            "red": {"type": "noul", "instructions": "Is it red?"},
+        },
+        "answers": {"which": "green", "red": True},
+    }
+    one = data.example(json.dumps(row))
+    random, said = Random(2), set[int]()
+    usual = {label.id for label in engine.context.labels.choice}
+    plain = data.prepare(one, engine.context, Random(7), how=data.NONE)
+    for _ in range(120):
+        context = data.relabelled(engine.context, random)
+        assert {label.id for label in context.labels.choice} == usual
+        other = data.prepare(one, context, Random(7), how=data.NONE)
+        for (branch, _), (before, _) in zip(other.prompt.branches, plain.prompt.branches, strict=True):
+            changed = [(new, old) for new, old in zip(branch, before, strict=True) if new != old]
+            assert all(new in usual and old in usual for new, old in changed)
+        (which, red) = (canvases[0].labels[0] for _, canvases in other.prompt.branches)
+        assert len(set(which)) == 3
+        assert list(red) == list(plain.prompt.branches[1][1][0].labels[0])
+        assert other.reads == plain.reads
+        said.update(which)
+    trained = [label.id for label in engine.context.labels.choice[: data.MOST_LABELS]]
+    assert said <= set(trained)
+    assert len(said) > 0.9 * len(trained)
+
+
 def test_twins_are_the_same_question(engine: Engine, rows: Path) -> None:
     """A twin's target is the first one's in its own order, so equal answers disagree by nothing."""
     batch = _batch(engine, rows)
