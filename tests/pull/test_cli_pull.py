@@ -75,7 +75,7 @@ def test_files_come_and_settings_find_them(hub: Hub, config: Path) -> None:
 
 
 def test_it_goes_on_after_it_was_killed(hub: Hub, config: Path, cache: Path) -> None:
-    hub.behaviour[WEIGHTS] = Behaviour(pause_s=0.05)
+    hub.behaviour[WEIGHTS] = Behaviour(pause_s=0.3)
     killed = subprocess.Popen([sys.executable, "-m", "jev", "pull", str(config)], stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 30
     while not (parts := [path for path in cache.rglob("*.incomplete") if path.stat().st_size > 10_000]):
@@ -94,7 +94,7 @@ def test_it_goes_on_after_it_was_killed(hub: Hub, config: Path, cache: Path) -> 
 
 
 def test_ctrl_c_is_clean(hub: Hub, config: Path, cache: Path) -> None:
-    hub.behaviour[WEIGHTS] = Behaviour(pause_s=0.05)
+    hub.behaviour[WEIGHTS] = Behaviour(pause_s=0.3)
     running = subprocess.Popen(
         [sys.executable, "-m", "jev", "pull", str(config)], stderr=subprocess.PIPE, text=True
     )
