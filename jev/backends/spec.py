@@ -61,6 +61,15 @@ class BackendSpec:
     extras: Mapping[str, str] = field(default_factory=dict[str, str])
     adapter: str | None = None
 
+    @property
+    def shown(self) -> str:
+        """The spec for reports: an address without user and password."""
+        if self.kind not in _REMOTE:
+            return self.text
+        url = httpx.URL(self.target or "")
+        shown = f"{url.scheme}://{url.netloc.decode()}{url.path.rstrip('/')}"
+        return ",".join([f"{self.kind}={shown}", *(f"{key}={value}" for key, value in self.extras.items())])
+
     @classmethod
     def parse(cls, text: str) -> BackendSpec:
         """Read a spec.
@@ -116,7 +125,7 @@ def open_backend(spec: str, settings: Settings | None = None, **options: Any) ->
         from jev.backends.systemone import SystemOneBackend
 
         assert parsed.target is not None
-        return SystemOneBackend(parsed.target, **{"name": _shown(parsed), **parsed.extras, **options})
+        return SystemOneBackend(parsed.target, **{"name": parsed.shown, **parsed.extras, **options})
     extra = "dev" if parsed.kind == "transformers" else "server"
     with extra_named(f"the backend {parsed.kind!r}", extra):
         return _with_extra(parsed, settings, options)
@@ -127,7 +136,7 @@ def _with_extra(spec: BackendSpec, settings: Settings | None, options: dict[str,
     from jev.settings import Settings
 
     settings = settings or Settings.load()
-    options = {"name": _shown(spec), **options}
+    options = {"name": spec.shown, **options}
     if spec.kind == "vllm":
         from jev.backends.vllm import VllmBackend
 
@@ -176,15 +185,6 @@ def _check_url(text: str, url: str) -> None:
         raise _bad(text, f"the address is not one ({error})") from None
     if parsed.scheme not in ("http", "https") or not parsed.host:
         raise _bad(text, f"the address must look like http://host:port, not {url!r}")
-
-
-def _shown(spec: BackendSpec) -> str:
-    """The spec for reports: an address without user and password."""
-    if spec.kind not in _REMOTE:
-        return spec.text
-    url = httpx.URL(spec.target or "")
-    shown = f"{url.scheme}://{url.netloc.decode()}{url.path.rstrip('/')}"
-    return ",".join([f"{spec.kind}={shown}", *(f"{key}={value}" for key, value in spec.extras.items())])
 
 
 def _bad(text: str, reason: str) -> ValueError:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import gzip
+import hashlib
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
@@ -14,7 +16,16 @@ from typing import Any, cast
 from pydantic import BaseModel, Field, ValidationError
 
 from jev.errors import JevError
-from jev.schemas import BadRequestError, Question, Row, SystemOneRequest, index_of, issues_of, parse_json
+from jev.schemas import (
+    BadRequestError,
+    Question,
+    Row,
+    SystemOneRequest,
+    index_of,
+    issues_of,
+    parse_json,
+    render_text,
+)
 from jev.schemas.request import MAX_QUESTIONS, QuestionId
 
 MAX_NAMED = 5
@@ -57,6 +68,14 @@ class LabelledRow:
     questions: Mapping[str, Question]
     gold: Mapping[str, int]
     folder: Path
+
+    @cached_property
+    def state_key(self) -> str:
+        """A digest of the state and of what the attachments hold, which are read once for it."""
+        digest = hashlib.sha256(render_text(self.row.state).encode())
+        for path in self.row.attachments:
+            digest.update(b"\0" + hashlib.sha256((self.folder / path).read_bytes()).digest())
+        return digest.hexdigest()
 
     @property
     def weight(self) -> float:

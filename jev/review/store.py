@@ -11,7 +11,7 @@ import errno
 import fcntl
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import IO, Any, cast
@@ -145,22 +145,16 @@ class _Rows:
         self.lines: dict[str, dict[str, Any]] = {}
         self.torn = False
         self._check = check
-        self._seen: tuple[int, int] | None = None
-        data = self._read()
-        *whole, last = data.split(b"\n")
+        self._seen = self._stamp()
+        *whole, last = self._read().split(b"\n")
         clean = not last
         if _is_torn(last) and any(text.strip() for text in whole):
             self.torn, last = True, b""
-        for number, text in enumerate([*whole, last], 1):
-            if not text.strip():
-                continue
-            try:
-                identity, line = _parsed(text, check)
-            except ValueError as error:
-                raise ReviewError(f"{path}: row {number}: {error}") from None
+        for identity, line in self._each([*whole, last]):
             if identity in self.lines:
-                line, clean = _merged(self.lines[identity], line), False
-            self.lines[identity] = line
+                self.lines[identity], clean = _merged(self.lines[identity], line), False
+            else:
+                self.lines[identity] = line
         if not clean:
             try:
                 self._write_all()
@@ -170,11 +164,18 @@ class _Rows:
     def _read(self) -> bytes:
         """What the file holds; none if there is no file."""
         try:
-            data = self.path.read_bytes() if self.path.exists() else b""
+            return self.path.read_bytes() if self.path.exists() else b""
         except OSError as error:
             raise ReviewError(f"{self.path}: it cannot be read ({error.strerror})") from None
-        self._seen = self._stamp()
-        return data
+
+    def _each(self, texts: Sequence[bytes]) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Each line that is not empty, by the identity of its row; ReviewError for one that is no row."""
+        for number, text in enumerate(texts, 1):
+            if text.strip():
+                try:
+                    yield _parsed(text, self._check)
+                except ValueError as error:
+                    raise ReviewError(f"{self.path}: row {number}: {error}") from None
 
     def _stamp(self) -> tuple[int, int] | None:
         """By which a file is known to be as it was."""
@@ -222,19 +223,15 @@ class _Rows:
 
     def _take_in_others(self) -> None:
         """Take in rows that somebody else has appended meanwhile; of a row that both have, ours stays."""
-        before = self._seen
-        if self._stamp() == before:
+        now = self._stamp()
+        if now == self._seen:
             return
-        for text in self._read().split(b"\n"):
-            if text.strip():
-                try:
-                    identity, line = _parsed(text, self._check)
-                except ValueError as error:
-                    self._seen = before  # so that the next attempt finds it too
-                    raise OSError(
-                        errno.EIO, f"somebody else has changed it: {error}", str(self.path)
-                    ) from None
+        try:
+            for identity, line in self._each(self._read().split(b"\n")):
                 self.lines.setdefault(identity, line)
+        except ReviewError as error:
+            raise OSError(errno.EIO, f"somebody else has changed it: {error}", str(self.path)) from None
+        self._seen = now
 
     def _write_all(self) -> None:
         if not self.lines:

@@ -93,6 +93,10 @@ def _written(
     }
 
 
+def _errors(model: type[BaseModel], *statuses: int) -> dict[int | str, dict[str, Any]]:
+    return {status: {"model": model, "description": _MEANINGS[status]} for status in statuses}
+
+
 def _events(chunk: type[BaseModel], media_type: str) -> dict[str, Any]:
     return {media_type: {"schema": {"$ref": _REF.format(model=chunk.__name__)}}}
 
@@ -101,13 +105,8 @@ CHAT = _written(ChatRequest, ChatCompletion, OpenAIErrorBody, _events(ChatChunk,
 COMPLETION = _written(
     CompletionRequest, Completion, OpenAIErrorBody, _events(Completion, "text/event-stream")
 )
-OPENAI_ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": OpenAIErrorBody, "description": _MEANINGS[status]}
-    for status in (401, 404, 429, 500, 503)
-}
-OLLAMA_ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": OllamaError, "description": _MEANINGS[status]} for status in (401, 429, 500, 503)
-}
+OPENAI_ERRORS = _errors(OpenAIErrorBody, 401, 404, 429, 500, 503)
+OLLAMA_ERRORS = _errors(OllamaError, 401, 429, 500, 503)
 OLLAMA_CHAT = _written(
     OllamaChat, OllamaChatLine, OllamaError, _events(OllamaChatLine, "application/x-ndjson")
 )

@@ -84,7 +84,7 @@ def content(work: Work) -> str:
     for part in (work.learned, work.held_out):
         digest.update(b"\0")
         for one in part:
-            digest.update(f"{one.row.number} {data.state_key(one.row)}".encode())
+            digest.update(f"{one.row.number} {one.row.state_key}".encode())
             for name, labelled in one.example.questions.items():
                 asked = labelled.question.model_dump_json()
                 digest.update(f"{name}\0{asked}\0{labelled.target}\0{labelled.weight}\0".encode())

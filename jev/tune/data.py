@@ -137,14 +137,6 @@ def target(
     return tuple((1 - soft_weight) * a + soft_weight * b for a, b in zip(sure, soft, strict=True))
 
 
-def state_key(row: LabelledRow) -> str:
-    """A digest of a row's state and of what its attachments hold."""
-    digest = hashlib.sha256(render_text(row.row.state).encode())
-    for path in row.row.attachments:
-        digest.update(b"\0" + hashlib.sha256((row.folder / path).read_bytes()).digest())
-    return digest.hexdigest()
-
-
 def split(
     rows: Sequence[LabelledRow], share: float, seed: int
 ) -> tuple[list[LabelledRow], list[LabelledRow]]:
@@ -153,7 +145,7 @@ def split(
     Which states these are depends on the seed and the states alone, not on their order. Of two or more
     states at least one lands on either side, if anything is held out at all.
     """
-    keys = [state_key(row) for row in rows]
+    keys = [row.state_key for row in rows]
     states = sorted(set(keys), key=lambda key: hashlib.sha256(f"{seed}/{key}".encode()).digest())
     count = 0 if share <= 0 or len(states) < 2 else min(max(1, round(share * len(states))), len(states) - 1)
     held = set(states[:count])
@@ -165,8 +157,8 @@ def without_states_of(
     rows: Sequence[LabelledRow], others: Iterable[LabelledRow]
 ) -> tuple[list[LabelledRow], int]:
     """The rows whose state is in none of the others, and how many were left out."""
-    taken = set(map(state_key, others))
-    kept = [row for row in rows if state_key(row) not in taken]
+    taken = {row.state_key for row in others}
+    kept = [row for row in rows if row.state_key not in taken]
     return kept, len(rows) - len(kept)
 
 
@@ -200,7 +192,7 @@ def _undisputed(
     said: dict[tuple[str, Any], dict[str, list[int]]] = {}
     asked: list[dict[str, tuple[tuple[str, Any], str]]] = []
     for row in rows:
-        state = state_key(row)
+        state = row.state_key
         mine: dict[str, tuple[tuple[str, Any], str]] = {}
         for name, gold in row.gold.items():
             key = (state, _content(row.questions[name]))

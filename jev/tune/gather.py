@@ -119,13 +119,8 @@ def lay_out(
             bad.append(Bad(file, row.number, why))
             continue
         if lesson.failure is not None:
-            bad.append(
-                Bad(
-                    file,
-                    row.number,
-                    f"the teacher did not answer ({lesson.failure}): only its own answers count",
-                )
-            )
+            why = f"the teacher did not answer ({lesson.failure}): only its own answers count"
+            bad.append(Bad(file, row.number, why))
         example = Example(row.row.state, labelled, recipe.instructions, material)
         try:
             size = _size(example, context, recipe.draws)

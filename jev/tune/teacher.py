@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jev.backends import Backend
+from jev.backends import Backend, BackendSpec
 from jev.quality.cache import ReplyCache
 from jev.quality.collect import Collector, Maker
 from jev.quality.data import LabelledRow
 from jev.quality.replies import Failure
+from jev.tune.recipe import TuneError
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,15 @@ def spec_of(text: str) -> str:
 
 
 def shown(spec: str) -> str:
-    """A backend's spec without the password that its address may have."""
-    return re.sub(r"//[^/@]*@", "//", spec)
+    """A backend's spec without the password that its address may have.
+
+    Raises:
+        TuneError: it is none.
+    """
+    try:
+        return BackendSpec.parse(spec).shown
+    except ValueError as error:
+        raise TuneError(f"--teacher: {error}") from None
 
 
 async def lessons(

@@ -13,7 +13,7 @@ from tune_cases import QUESTIONS, row, write
 
 from jev.quality.data import DataError
 from jev.schemas import Choice, Noul
-from jev.tune.data import read, soft_target, split, state_key, target, without_states_of
+from jev.tune.data import read, soft_target, split, target, without_states_of
 
 
 def reasons(path: Path, **options: Any) -> dict[int, str]:
@@ -105,7 +105,7 @@ def test_held_out_states_are_whole_seeded_and_as_many_as_asked(tmp_path: Path) -
     rows = read(write(tmp_path / "rows.jsonl", [row(n % 20) for n in range(60)]), QUESTIONS).good
     left, held = split(rows, 0.25, seed=1)
     assert (len(left), len(held)) == (45, 15)
-    assert not {state_key(one) for one in left} & {state_key(one) for one in held}
+    assert not {one.state_key for one in left} & {one.state_key for one in held}
     again = split(list(reversed(rows)), 0.25, seed=1)[1]
     assert {one.number for one in again} == {one.number for one in held}
     assert {one.number for one in split(rows, 0.25, seed=2)[1]} != {one.number for one in held}

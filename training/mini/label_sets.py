@@ -46,6 +46,14 @@ def inverse(groups: dict[str, str]) -> dict[str, str]:
     return {label: group for group, labels in groups.items() for label in labels.split()}
 
 
+def by_label(rows: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """The texts of each label."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for text, label in rows:
+        found[label].append(text)
+    return found
+
+
 class LabelSet:
     """Rows of one task with one label each.
 
@@ -66,9 +74,7 @@ class LabelSet:
         *,
         pairs: bool = False,
     ) -> None:
-        self.by_label: dict[str, list[str]] = defaultdict(list)
-        for text, label in rows:
-            self.by_label[label].append(text[:700])
+        self.by_label = by_label((text[:700], label) for text, label in rows)
         self.labels = sorted(self.by_label)
         self.instructions, self.noul, self.group, self.pairs = instructions, noul, group, pairs
         self.near: dict[str, list[str]] = {}

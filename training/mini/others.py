@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
 import words
-from label_sets import Asked
+from label_sets import Asked, by_label
 
 
 class Options:
@@ -126,14 +125,6 @@ class Harms:
         if random.random() < 0.3:
             asked.append(({"type": "noul", "instructions": "Is the text harmless?"}, not row["labels"]))
         return words.shaped(row["text"], random), asked
-
-
-def by_label(rows: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """The texts of each label."""
-    found: dict[str, list[str]] = defaultdict(list)
-    for text, label in rows:
-        found[label].append(text)
-    return found
 
 
 class Abuse:

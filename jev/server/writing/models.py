@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Depends, Request
 
-from jev.errors import NotFoundError
 from jev.schemas.ollama import (
     OllamaDescription,
     OllamaDetails,
@@ -20,7 +19,7 @@ from jev.schemas.ollama import (
 from jev.schemas.parse_text import parse_text_request
 from jev.server.openapi import OLLAMA_ERRORS, OLLAMA_SHOW
 from jev.server.routes import guard, service_of
-from jev.server.writing.serve import body_of, untagged
+from jev.server.writing.serve import body_of, model_named
 
 if TYPE_CHECKING:
     from jev.engine import Engine
@@ -61,7 +60,7 @@ async def show(request: Request) -> OllamaDescription:
     """Describe the model that the body names."""
     engine, _ = service_of(request).serving()
     asked, _ = parse_text_request(await body_of(request), OllamaShow, {}, idle=("verbose",))
-    check_name(request, asked.model or asked.name or "jev-latest")
+    model_named(request, asked.model or asked.name or "jev-latest")
     template, config = engine.context.template, engine.model.config.text
     abilities = {"completion": True, "vision": engine.has_vision, "thinking": template.can_think}
     return OllamaDescription(
@@ -85,17 +84,6 @@ async def show(request: Request) -> OllamaDescription:
 async def server_version() -> OllamaVersion:
     """Tell the version of this server, not of Ollama."""
     return OllamaVersion(version=version("jev-server"))
-
-
-def check_name(request: Request, name: str) -> None:
-    """Refuse a model that is not loaded.
-
-    Raises:
-        NotFoundError: there is none of this name.
-    """
-    engine, _ = service_of(request).serving()
-    if untagged(name) not in {one.name for one in engine.models()}:
-        raise NotFoundError(f"No model named {name[:200]!r}; loaded: {engine.name}")
 
 
 def now() -> str:

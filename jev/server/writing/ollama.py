@@ -33,8 +33,8 @@ from jev.server.routes import guard
 from jev.server.waiting import unless_gone
 from jev.server.writing.conversation import Conversation, of_ollama_chat, of_ollama_prompt
 from jev.server.writing.errors import ollama_error
-from jev.server.writing.models import check_name, now
-from jev.server.writing.serve import Asked, Started, failure_of, start
+from jev.server.writing.models import now
+from jev.server.writing.serve import Asked, Started, failure_of, model_named, start
 from jev.server.writing.stream import StreamedResponse
 from jev.server.writing.written import Done, whole
 
@@ -66,7 +66,7 @@ async def _serve(request: Request, parse: Callable[[Any], Asked], said: Said) ->
             # curl sends another content type unless it is told, and Ollama does not mind.
             started = await start(request, parse, held, any_kind=True)
         except _NothingToWrite as nothing:
-            check_name(request, nothing.model)
+            model_named(request, nothing.model)
             about = {"model": nothing.model, "created_at": now(), "done": True, "done_reason": "load"}
             return JSONResponse({**about, **said(Piece())})
         lines = _Lines(started, said, arrived)

@@ -12,7 +12,6 @@ from fastapi import APIRouter, Depends, Request
 from starlette.responses import JSONResponse, Response
 
 from jev.channels import Piece
-from jev.errors import NotFoundError
 from jev.reads import shutting_down
 from jev.schemas import ListedModel, Warning
 from jev.schemas.chat import CHAT_UNSUPPORTED, MESSAGE_UNSUPPORTED, ChatRequest, Denoising, TemplateOptions
@@ -29,7 +28,7 @@ from jev.server.routes import guard, service_of
 from jev.server.waiting import unless_gone
 from jev.server.writing.conversation import Conversation, of_chat, of_text
 from jev.server.writing.errors import openai_error
-from jev.server.writing.serve import Asked, Started, failure_of, start
+from jev.server.writing.serve import Asked, Started, failure_of, model_named, start
 from jev.server.writing.stream import StreamedResponse
 from jev.server.writing.written import Done, Part, whole, with_pauses
 
@@ -56,11 +55,7 @@ async def completion(request: Request) -> Response:
 @openai_api.get("/models/{name}", summary="Describe a model", responses=OPENAI_ERRORS)
 async def model(name: str, request: Request) -> ListedModel:
     """Describe one of the models that `GET /v1/models` lists."""
-    engine, _ = service_of(request).serving()
-    for one in engine.models():
-        if one.name == name:
-            return ListedModel.of(one)
-    raise NotFoundError(f"No model named {name[:200]!r}; loaded: {engine.name}")
+    return ListedModel.of(model_named(request, name))
 
 
 class _Chat:

@@ -19,11 +19,12 @@ from jev.crash import crash_report
 from jev.errors import (
     APIError,
     InvalidRequestError,
+    NotFoundError,
     OverloadedError,
     ServerError,
     UnsupportedMediaTypeError,
 )
-from jev.schemas import Issue, Warning, parse_json
+from jev.schemas import Issue, ModelInfo, Warning, parse_json
 from jev.server.body import Media
 from jev.server.metrics import Metrics
 from jev.server.record import RequestRecord
@@ -227,6 +228,19 @@ def _renamed(issue: Issue, asked: Asked) -> Issue:
         name = "diffusion_sampler" if name == "sampler" else name
         return issue.model_copy(update={"loc": ["body", *([asked.within] if asked.within else []), name]})
     return issue
+
+
+def model_named(request: Request, name: str) -> ModelInfo:
+    """The loaded model of a name, which may have Ollama's tag.
+
+    Raises:
+        NotFoundError: there is none.
+    """
+    engine, _ = service_of(request).serving()
+    for one in engine.models():
+        if one.name == untagged(name):
+            return one
+    raise NotFoundError(f"No model named {name[:200]!r}; loaded: {engine.name}")
 
 
 def untagged(name: str) -> str:
