@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Awaitable
 from typing import TypeVar
@@ -13,25 +12,14 @@ from starlette.types import Receive
 from jev.errors import InvalidRequestError
 from jev.schemas import Issue
 from jev.server.errors import ClientGoneError
+from jev.unless import unless
 
 T = TypeVar("T")
 
 
 async def unless_gone(receive: Receive, work: Awaitable[T]) -> T:
     """Await `work`, but cancel it and raise ClientGoneError as soon as the client closes the connection."""
-    task = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(disconnected(receive))
-    try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise ClientGoneError
-        return task.result()
-    finally:
-        task.cancel()
-        gone.cancel()
-        await asyncio.wait({task, gone})
-        if not task.cancelled():
-            task.exception()  # seen, even when the client has gone and nobody raises it
+    return await unless(disconnected(receive), work, ClientGoneError())
 
 
 async def disconnected(receive: Receive) -> None:

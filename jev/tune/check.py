@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -27,6 +27,7 @@ from jev.tune.recipe import TuneError
 from jev.tune.teacher import Lesson, lessons, spec_of
 from jev.tune.trained import count, weight_bytes
 from jev.tune.trainer import Stopped
+from jev.unless import unless
 
 T = TypeVar("T")
 
@@ -109,7 +110,7 @@ def _lay_out(
             tell(Doing("reading attachments and prompts", done, len(rows)))
 
     reading = materials(rows, job.settings, has_vision=engine.has_vision, done=tick)
-    read = asyncio.run(_unless(stop, reading))
+    read = _run(reading, stop)
     return lay_out(rows, read, taught, engine.context, job.recipe, file)
 
 
@@ -141,26 +142,26 @@ def _ask_teacher(
         finally:
             await backend.aclose()
 
-    taught = asyncio.run(_unless(stop, ask()))
+    taught = _run(ask(), stop)
     failures = [one.failure for one in taught if one.failure is not None]
     if failures and not any(one.soft for one in taught):
         raise ResponseError(f"--teacher: it answered none of {len(failures):,} rows: {failures[0]}")
     return taught
 
 
-async def _unless(stop: Callable[[], bool], work: Coroutine[Any, Any, T]) -> T:
-    """What comes of some work, unless it is to stop; whatever it waits for is given up then.
+async def _stopped(stop: Callable[[], bool]) -> None:
+    """Return once `stop` says so."""
+    while not stop():  # noqa: ASYNC110 - a signal sets it, on any thread
+        await asyncio.sleep(STOP_SECONDS)
+
+
+def _run(work: Awaitable[T], stop: Callable[[], bool]) -> T:
+    """What comes of some work; whatever it waits for is given up when it is to stop.
 
     Raises:
         Stopped: `stop` said so.
     """
-    task = asyncio.create_task(work)
-    while not (await asyncio.wait({task}, timeout=STOP_SECONDS))[0]:
-        if stop():
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            raise Stopped("stopped before the first step")
-    return task.result()
+    return asyncio.run(unless(_stopped(stop), work, Stopped("stopped before the first step")))
 
 
 def estimate(job: Job, engine: Engine, work: Work, group: Group, tell: Tell) -> None:
