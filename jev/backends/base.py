@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
@@ -25,11 +26,44 @@ def fingerprint_of(
         settings: as the model was opened with; `dtype` is not "auto" any more.
         adapters: those that requests may name.
         adapter: the one that answers requests which name none.
+
+    Raises:
+        CalibrationError: a calibration of the settings cannot be read.
     """
     facts = (settings.dtype, weights, settings.name, settings.vision, settings.image_rule)
+    facts += (settings.soft_tokens, settings.ocr, *_evidence(settings), *_calibrations(settings))
     named = [f"{name}={one.digest}" for name, one in sorted((adapters or {}).items())]
     default = [] if adapter is None else [f"+{adapter}"]
-    return " ".join(map(str, (*facts, settings.soft_tokens, settings.ocr, *named, *default)))
+    return " ".join(map(str, (*facts, *named, *default)))
+
+
+def _evidence(settings: Settings) -> list[str]:
+    """Settings that decide what attachments become, besides pictures, where they are not the usual ones."""
+    fields = (
+        "limits",
+        "speech_model",
+        "speech_compute_type",
+        "speech_language",
+        "speech_url",
+        "speech_url_model",
+    )
+    defaults = type(settings).model_fields
+    given = {name: getattr(settings, name) for name in fields}
+    return [
+        f"{name}={value}"
+        for name, value in given.items()
+        if value != defaults[name].get_default(call_default_factory=True)
+    ]
+
+
+def _calibrations(settings: Settings) -> list[str]:
+    if not settings.calibrations:
+        return []
+    from jev.calibration.file import load_calibrations  # noqa: PLC0415 - for those who have some
+
+    loaded = load_calibrations(settings.calibrations)
+    digests = {name: hashlib.sha256(one.model_dump_json().encode()) for name, one in sorted(loaded.items())}
+    return [f"calibration {name}={one.hexdigest()[:32]}" for name, one in digests.items()]
 
 
 class Backend(Protocol):

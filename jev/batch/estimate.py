@@ -15,6 +15,9 @@ from jev.schemas import SystemOneResponse
 SAMPLE = 256
 """Rows that are looked at, spread over the input."""
 
+MOST_BYTES = 256 * 2**20
+"""Rows that are kept to be decided hold about so much."""
+
 PROBE_SECONDS = 5.0
 """Time after which a probe of a model here begins no further group."""
 
@@ -62,13 +65,23 @@ async def estimate(
         price: of a million tokens.
     """
     total = source.count()
-    step = max(1, total // SAMPLE)  # spread over the input
-    records = islice(source.records(), 0, SAMPLE * step, step)
-    sample = [requests.prepare(number, source.row(record)) for number, record in records]
-    asks = [one for one in sample if isinstance(one, Ask)]
-    distinct = list({one.key: one for one in asks}.values()) if dedup else asks
-    probed, seconds, answers = await _probe(distinct, decider)
-    share = len(distinct) / len(sample) if sample else 0.0
+    step = max(1, -(-total // SAMPLE))  # spread over the input
+    sampled = bad = held = 0
+    keys: set[bytes] = set()
+    kept: list[Ask] = []
+    for number, record in islice(source.records(), 0, None, step):
+        one = requests.prepare(number, source.row(record))
+        sampled += 1
+        if isinstance(one, Bad):
+            bad += 1
+            continue
+        known = dedup and one.key in keys
+        keys.add(one.key if dedup else str(number).encode())
+        if not known and held < MOST_BYTES:  # attachments are in a request
+            held += one.weight
+            kept.append(one)
+    probed, seconds, answers = await _probe(kept, decider)
+    share = len(keys) / sampled if sampled else 0.0
     wanted = total * share
     mean = [0.0, 0.0]
     if answers:
@@ -79,9 +92,9 @@ async def estimate(
     tokens = [round(one * wanted) for one in mean]
     return Estimate(
         rows=total,
-        sampled=len(sample),
-        bad=sum(isinstance(one, Bad) for one in sample),
-        equal=len(asks) - len(distinct),
+        sampled=sampled,
+        bad=bad,
+        equal=sampled - bad - len(keys),
         probed=probed,
         input_tokens=tokens[0],
         output_tokens=tokens[1],

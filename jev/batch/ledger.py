@@ -84,37 +84,43 @@ class Ledger:
     Args:
         path: the SQLite file; it and its companions (`-wal`, `-shm`, `.lock`) are made.
         restart: forget what it holds.
+        later: only see that nobody else has it open; `open` follows.
 
     Raises:
         JobError: it is in use, of another version or not a ledger.
     """
 
-    def __init__(self, path: Path, *, restart: bool = False) -> None:
+    _db: sqlite3.Connection
+    _opened = False
+
+    def __init__(self, path: Path, *, restart: bool = False, later: bool = False) -> None:
         self.path = path
         self._lock = _locked(path)
-        try:
-            if restart:
-                for suffix in ("", "-wal", "-shm"):
-                    Path(f"{path}{suffix}").unlink(missing_ok=True)
-            self._db = _connected(path)
+        if not later:
             try:
-                self._db.execute("PRAGMA journal_mode=WAL")
-                self._db.execute("PRAGMA synchronous=NORMAL")
-                self._db.executescript(_TABLES)
-                self._check_format()
-            except sqlite3.DatabaseError as error:
-                self._db.close()
-                raise JobError(f"{path}: it cannot be used as a ledger ({error})") from None
-            except JobError:
-                self._db.close()
+                self.open(restart=restart)
+            except BaseException:
+                self.close()
                 raise
-        except BaseException:
-            self._lock.close()
-            raise
+
+    def open(self, *, restart: bool = False) -> None:
+        """Open the tables; errors as of the class."""
+        if restart:
+            for suffix in ("", "-wal", "-shm"):
+                Path(f"{self.path}{suffix}").unlink(missing_ok=True)
+        self._db, self._opened = _connected(self.path), True
+        try:
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=NORMAL")
+            self._db.executescript(_TABLES)
+            self._check_format()
+        except sqlite3.DatabaseError as error:
+            raise JobError(f"{self.path}: it cannot be used as a ledger ({error})") from None
 
     def close(self) -> None:
         """Let go of the files."""
-        self._db.close()
+        if self._opened:
+            self._db.close()
         self._lock.close()
 
     def get(self, name: str, default: str = "") -> str:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from jev.batch.ledger import Ledger
 from jev.batch.outcome import Outcome, dumps, output_row
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ROWS = 4096
-"""Rows of a row group."""
+"""Most rows of a row group."""
+
+MOST_BYTES = 128 * 2**20
+"""A row group ends behind so many bytes of text, about."""
 
 
 class ParquetOutput:
@@ -72,7 +75,8 @@ class ParquetOutput:
         self._inputs = inputs
         self._kept: list[pa.Field] = []
         if inputs is not None:
-            self._kept = list(schema) if schema is not None else [pa.field("input", pa.string())]
+            fields = [pa.field("input", pa.string())] if schema is None else list(schema)
+            self._kept = [one.with_nullable(True) for one in fields]  # a row that cannot be read has none
         self._as_json = schema is None
         self._schema = pa.schema([*self._kept, *self._fields()])
         names = self._schema.names
@@ -99,13 +103,22 @@ class ParquetOutput:
         records = self._inputs(0) if self._inputs is not None else None
         outcomes = self._ledger.outcomes()
         with parquet.ParquetWriter(self._partial, self._schema) as writer:
-            while chunk := list(islice(outcomes, ROWS)):
-                rows = [self._row(one, next(records)[1] if records is not None else None) for one in chunk]
+            while rows := self._chunk(outcomes, records):
                 writer.write_table(self._pa.Table.from_pylist(rows, self._schema))
         with self._partial.open("rb") as file:
             os.fsync(file.fileno())
         self._partial.replace(self._target)
         self._ledger.set(output_finished=1)
+
+    def _chunk(self, outcomes: Iterator[Outcome], records: Iterator[Record] | None) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = []
+        held = 0
+        for one in islice(outcomes, ROWS):
+            rows.append(self._row(one, next(records)[1] if records is not None else None))
+            held += _size(rows[-1])
+            if held >= MOST_BYTES:
+                break
+        return rows
 
     def close(self) -> None:
         """There is nothing to let go of."""
@@ -146,6 +159,15 @@ class ParquetOutput:
         for name, answer in out["answers"].items():
             row |= columns_of(name, answer)
         return row | {**out["usage"], "model": out["model"]}
+
+
+def _size(value: Any) -> int:
+    """Bytes of text in a row, about."""
+    if isinstance(value, (str, bytes)):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(map(_size, cast("dict[str, Any]", value).values()))
+    return sum(map(_size, cast("list[Any]", value))) if isinstance(value, list) else 8
 
 
 def columns_of(name: str, answer: Mapping[str, Any]) -> dict[str, Any]:

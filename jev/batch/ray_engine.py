@@ -146,7 +146,10 @@ class _Run:
         )
         try:
             for row in decided.iter_rows():
-                yield [_read(one) for one in json.loads(row["outcomes"])]
+                found = json.loads(row["outcomes"])
+                if isinstance(found, dict):
+                    raise JobStopped(found["stops"]) from JobError(found["stops"])
+                yield [_read(one) for one in found]
         except ray.exceptions.RayError as error:
             # The last line of what Ray says is what the actor raised; before it stands where.
             said = _COLOUR.sub("", str(error)).strip().splitlines() or [type(error).__name__]
@@ -165,6 +168,10 @@ class _Run:
                 ledger.add(entered[-1:])
             output.enter(entered)
         return entered
+
+
+class _StopsError(Exception):
+    """What every other row would be told too."""
 
 
 class PartDecider:
@@ -201,7 +208,10 @@ class PartDecider:
         outcomes: list[Outcome] = []
         prepared = self._requests.prepared(rows)
         while group := list(islice(prepared, self._job.group_rows)):
-            outcomes += self._loop.run(self._outcomes(group))
+            try:
+                outcomes += self._loop.run(self._outcomes(group))
+            except _StopsError as error:  # as a value: not every error can be sent
+                return dumps({"stops": str(error)})
         return dumps([_written(one) for one in outcomes])
 
     def _between(self, first: int, last: int) -> Iterator[tuple[int, Row | RowError]]:
@@ -221,6 +231,9 @@ class PartDecider:
             if isinstance(one, Ask):
                 asked.setdefault(one.key if self._job.dedup else str(one.number).encode(), one)
         answers = await self._decider.decide([one.request for one in asked.values()]) if asked else []
+        for answer in answers:
+            if not isinstance(answer, SystemOneResponse) and self._decider.stops(answer):
+                raise _StopsError(str(answer))
         known = dict(zip(asked, answers, strict=True))
         outcomes: list[Outcome] = []
         for one in group:

@@ -244,7 +244,7 @@ class Parquet:
         """See `Reader`."""
         number = skip
         for batch in self.batches(skip):
-            for value in _rows_of(batch):
+            for value in _rows_of(batch, self._errors):
                 number += 1
                 yield number, value
 
@@ -275,18 +275,32 @@ class Parquet:
         return file_digest(self._path)
 
 
-def _rows_of(batch: pa.RecordBatch) -> Iterator[Any]:
+def _rows_of(batch: pa.RecordBatch, errors: tuple[type[Exception], ...]) -> Iterator[Any]:
+    """The rows of a batch; what Python has no value for is text, or spoils its own row alone."""
+    unreadable = (*errors, ValueError, OverflowError, LookupError)
     try:
-        yield from batch.to_pylist()
+        rows = batch.to_pylist()
+    except unreadable:
+        for index in range(len(batch)):
+            cells = {name: _cell(batch, name, index, unreadable) for name in batch.schema.names}
+            bad = next((one for one in cells.values() if isinstance(one, RowError)), None)
+            yield bad or cells
         return
-    except UnicodeDecodeError:
-        pass
-    # One string that is not UTF-8 spoils the conversion of all; only its row is bad.
-    for index in range(len(batch)):
-        try:
-            yield batch.slice(index, 1).to_pylist()[0]
-        except UnicodeDecodeError as error:
-            yield RowError(f"a text is not valid UTF-8 ({error.reason})", type="invalid_utf8")
+    yield from rows
+
+
+def _cell(batch: pa.RecordBatch, name: str, index: int, unreadable: tuple[type[Exception], ...]) -> Any:
+    cell = batch.column(name).slice(index, 1)
+    try:
+        return cell[0].as_py()
+    except UnicodeDecodeError as error:
+        return RowError(f"a text is not valid UTF-8 ({error.reason})", (name,), "invalid_utf8")
+    except unreadable as error:
+        reason = first_line(error)
+    try:  # nanoseconds, and dates behind the year 9999
+        return cell.cast("string")[0].as_py()
+    except unreadable:
+        return RowError(f"column {name!r}: a value cannot be read ({reason})", (name,), "invalid_row")
 
 
 class Folder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -69,23 +70,24 @@ class OpenJob:
         self.job = job
         self.template, own = job.template()
         self._remove_stale(job, restart)
-        self.ledger = Ledger(job.folder / LEDGER, restart=restart)
+        self.ledger = Ledger(job.folder / LEDGER, later=True)
         try:
-            if restart:
-                (job.folder / SPOOL).unlink(missing_ok=True)
             self.input = open_input(
-                job.input, job.columns, root=job.attachments_root, spool=job.folder / SPOOL
+                job.input, job.columns, root=job.attachments_root, spool=job.folder / SPOOL, anew=restart
             )
             digest = self.input.digest()
-            self.ledger.identify(fingerprint(job, self.template, model=model, input_digest=digest))
-            self.total = self._count(digest)
-            self.retried = self.ledger.forget_failed() if retry_failed else 0
-            if self.retried:
-                self.ledger.set(output_form="")  # what is written of them is written anew
             self.requests = Requests(
                 self.template, questions=own, root=self.input.root, own_questions=not job.parquet
             )
             self.output = self._opened_output(self.template, self.input)
+            self.ledger.open(restart=restart)  # what is done is forgotten once nothing speaks against the job
+            self.ledger.identify(fingerprint(job, self.template, model=model, input_digest=digest))
+            self.total = self._count(digest)
+            self._claim_review(restart)
+            with self.ledger.transaction():
+                self.retried = self.ledger.forget_failed() if retry_failed else 0
+                if self.retried:
+                    self.ledger.set(output_form="")  # what is written of them is written anew
         except BaseException:
             self.ledger.close()
             raise
@@ -174,6 +176,18 @@ class OpenJob:
         total = self.input.count()
         self.ledger.set(input_rows=total, input_digest=digest)
         return total
+
+    def _claim_review(self, restart: bool) -> None:
+        """Refuse to write over a review queue that is not this job's."""
+        if self.job.review_below is None:
+            return
+        file = self.job.review_file
+        name = os.path.relpath(file, self.job.folder)
+        if file.exists() and not restart and self.ledger.get("review") != name:
+            raise JobError(
+                f"review {file}: it exists already; --restart writes over it, --review names another"
+            )
+        self.ledger.set(review=name)
 
     def _opened_output(self, template: SystemOneRequest, source: Input) -> LinesOutput | ParquetOutput:
         job, partial = self.job, self.job.folder / PARTIAL

@@ -20,8 +20,9 @@ Method = Literal["none", "temperature", "temperature+bias"]
 LEAST, MOST = 0.2, 20.0
 """Bounds of a temperature. Rows that are all right would drive it to 0."""
 
-FLOOR = 1e-12
-"""Least probability that counts, so that one zero does not decide everything."""
+FLOOR = 1e-30
+"""Least probability that counts, so that one zero does not decide everything. A model whose logits are capped
+at 30 says nothing below e^-60; what is above the floor is fitted as it is served."""
 
 L2 = 1.0
 """Weight of the squared biases against the summed likelihood: a normal prior of one nat."""

@@ -18,7 +18,7 @@ from jev.quality.cache import ReplyCache
 from jev.quality.collect import Collector
 from jev.quality.data import LabelledRow
 from jev.quality.replies import Failure
-from jev.schemas import Question, SystemOneRequest, render_text
+from jev.schemas import Noul, Question, SystemOneRequest, render_text
 
 
 @dataclass
@@ -134,14 +134,16 @@ def request_of(row: LabelledRow, options: Mapping[str, Any]) -> SystemOneRequest
     return row.request({name: row.questions[name] for name in row.gold}, options)
 
 
-async def identity_of(backend: Backend, request: SystemOneRequest) -> Identity:
-    """Who answers, as the diagnostics of one answer say it.
+async def identity_of(backend: Backend) -> Identity:
+    """Who answers, as the diagnostics of one answer say it. It is asked of no row, for a row may be refused.
 
     Raises:
         CalibrationError: they do not say it.
-        APIError: the request is refused.
+        ConnectionError: the backend cannot be reached.
+        APIError: it answers nothing.
     """
-    response = await backend.decide(request.model_copy(update={"diagnostics": True}))
+    asked = SystemOneRequest(state="-", questions={"-": Noul(instructions="-")}, diagnostics=True)
+    response = await backend.decide(asked)
     about = (response.x_diagnostics or {}).get("model")
     if isinstance(about, dict):
         digests = cast("dict[str, object]", about)

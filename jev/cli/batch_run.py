@@ -11,11 +11,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from jev.cli.console import one_line, spinner
+from jev.cli.console import one_line, shown, spinner
 from jev.cli.errors import FailureError, exit_code, message_of
 from jev.cli.options import check_loadable
 from jev.settings import Settings
@@ -135,21 +136,20 @@ class _Signals:
     def caught(self, stop: asyncio.Event) -> Iterator[None]:
         loop = asyncio.get_running_loop()
 
-        def handle(number: int) -> None:
+        def handle(number: int, _: FrameType | None) -> None:
             if self.first is not None:
                 os._exit(128 + number)  # the ledger is whole at any moment
             self.first = number
-            stop.set()
+            loop.call_soon_threadsafe(stop.set)
             typer.echo("stopping after the rows in hand; once more stops at once", err=True)
 
-        caught = (signal.SIGINT, signal.SIGTERM)
-        for number in caught:
-            loop.add_signal_handler(number, handle, number)
+        # Not the loop's own handlers: these would wait while a model is loaded or an output written.
+        before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
         finally:
-            for number in caught:
-                loop.remove_signal_handler(number)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 @contextmanager
@@ -208,8 +208,8 @@ def _say(opened: OpenJob, summary: Summary, as_json: bool) -> None:
             "input_tokens": totals.input_tokens,
             "output_tokens": totals.output_tokens,
             "seconds": round(progress.seconds, 3),
-            "output": str(job.output),
-            "review": str(job.review_file) if summary.reviewed is not None else None,
+            "output": shown(job.output),
+            "review": shown(job.review_file) if summary.reviewed is not None else None,
             "reviewed": summary.reviewed,
         }
         typer.echo(json.dumps(report, ensure_ascii=False))
@@ -221,9 +221,9 @@ def _say(opened: OpenJob, summary: Summary, as_json: bool) -> None:
     if now:
         tokens += f"; {now:,} rows now in {_duration(progress.seconds)}, {progress.rate:,.1f} rows/s"
     typer.echo(tokens)
-    typer.echo(f"output: {job.output}")
+    typer.echo(f"output: {shown(job.output)}")
     if summary.reviewed is not None:
-        typer.echo(f"review: {job.review_file} ({summary.reviewed:,} rows below {job.review_below:g})")
+        typer.echo(f"review: {shown(job.review_file)} ({summary.reviewed:,} rows below {job.review_below:g})")
     for one in summary.failures:
         typer.echo(one_line(f"failed: row {one.number}: {one.body['error']['message'][:300]}"), err=True)
     if totals.failed > len(summary.failures):

@@ -13,9 +13,9 @@ from rich.text import Text
 
 from jev.cli import labelled
 from jev.cli.console import Screen, one_line
-from jev.cli.errors import UsageError, one_line_errors
+from jev.cli.errors import one_line_errors
 from jev.cli.labelled import Work
-from jev.cli.options import JSON, Adapters, Samples, Seed, flag
+from jev.cli.options import JSON, Adapters, Samples, Seed, check_writable, flag
 
 if TYPE_CHECKING:
     from jev.calibration.build import Skipped
@@ -86,8 +86,7 @@ def command(
     with one_line_errors():
         from jev.calibration.build import Rules, build  # noqa: PLC0415 - scipy, which asking does without
 
-        if out is not None and (out.is_dir() or not out.parent.is_dir()):  # before an hour of asking
-            raise UsageError(f"--out {out}: it is not a file in a folder that exists")
+        check_writable("--out", out, data, questions)
         work = Work.of(
             data,
             questions,

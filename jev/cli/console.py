@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich.console import Console, RenderableType
 from rich.table import Table
@@ -83,6 +85,11 @@ def spinner() -> Console:
 def one_line(text: str) -> str:
     """`text` on one line and without characters that could steer a terminal."""
     return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
+
+
+def shown(path: str | Path) -> str:
+    """A path as text that any output takes, also one that is no UTF-8."""
+    return os.fsencode(path).decode(errors="replace")
 
 
 def size(count: float) -> str:

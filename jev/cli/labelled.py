@@ -125,14 +125,13 @@ class Work:
         return asyncio.run(self._gather(identify))
 
     async def _gather(self, identify: bool) -> tuple[Gathered, Identity | None]:
-        from jev.calibration.gather import gather, identity_of, request_of  # noqa: PLC0415 - numpy
+        from jev.calibration.gather import gather, identity_of  # noqa: PLC0415 - numpy
         from jev.quality.cache import ReplyCache  # noqa: PLC0415 - only these commands do
 
         with ReplyCache(self.cache) if self.cache is not None else nullcontext() as cache:
             backend = self._open()
             try:
-                request = request_of(self.rows[0], self.options)
-                identity = await identity_of(backend, request) if identify else None
+                identity = await identity_of(backend) if identify else None
                 with _progress(len(self.rows)) as step:
                     found = await gather(self.rows, backend, self.options, cache=cache, done=step)
             finally:

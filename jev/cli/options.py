@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from enum import StrEnum
 from functools import partial
 from os.path import isfile
@@ -12,7 +13,7 @@ import typer
 
 from jev import configs
 from jev.adapters import load_adapters
-from jev.cli.console import BAR_WIDTH, bar, size
+from jev.cli.console import BAR_WIDTH, bar, shown, size
 from jev.cli.errors import FailureError, UsageError
 from jev.loading import check_pulled, load_engine
 from jev.model import embedded
@@ -121,6 +122,24 @@ def config_file(config: str | None) -> Path | None:
         return None
     # Not `Path.is_file`, which raises for a name that is too long and a folder that may not be entered.
     return Path(config) if isfile(config) else configs.path(config) or Path(config)  # noqa: PTH113
+
+
+def check_writable(option: str, path: str | Path | None, *read: str | Path | None) -> Path | None:
+    """The path, if it can be written and is none of what is `read`: found out before an hour of asking.
+
+    Raises:
+        UsageError: naming the option.
+    """
+    if path is None:
+        return None
+    file = Path(path)
+    if not file.parent.is_dir() or file.is_dir():
+        raise UsageError(f"{option} {shown(file)}: it is not a file in a folder that exists")
+    if any(one is not None and file.resolve() == Path(one).resolve() for one in read):
+        raise UsageError(f"{option} {shown(file)}: it is a file that is read")
+    if not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise UsageError(f"{option} {shown(file)}: it cannot be written")
+    return file
 
 
 def model_folder(settings: Settings) -> Path:

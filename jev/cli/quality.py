@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -12,9 +13,20 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from jev.cli.console import Screen, one_line, spinner
+from jev.cli.console import Screen, one_line, shown, spinner
 from jev.cli.errors import FailureError, UsageError, one_line_errors
-from jev.cli.options import JSON, MODEL_PANEL, REQUEST, Adapters, Config, Samples, Seed, flag, load_settings
+from jev.cli.options import (
+    JSON,
+    MODEL_PANEL,
+    REQUEST,
+    Adapters,
+    Config,
+    Samples,
+    Seed,
+    check_writable,
+    flag,
+    load_settings,
+)
 from jev.quality.data import LabelledRow, read_questions, read_rows
 
 if TYPE_CHECKING:
@@ -172,7 +184,7 @@ def run(
     with one_line_errors():
         asked = None if questions is None else read_questions(Path(questions))
         job = _Job(
-            source=data,
+            source=shown(data),
             rows=read_rows(Path(data), asked, limit=limit),
             backends=backend or ["torch"],
             settings=load_settings(None, config, adapters=adapter or None),
@@ -180,7 +192,7 @@ def run(
                 seed=seed, samples=samples, permutations=permutations, layout=layout, calibration=calibration
             ),
             cache=cache,
-            html=_writable(html),
+            html=check_writable("--html", html, data, questions),
             stability=stability,
             concurrency=concurrency,
             slice_by=slice_by,
@@ -222,7 +234,7 @@ def smoke(
                 seed=seed, samples=samples, permutations=permutations, layout=layout, calibration=calibration
             ),
             cache=cache,
-            html=_writable(html),
+            html=check_writable("--html", html),
             stability=stability,
             concurrency=concurrency,
             slice_by="domain" if by_domain else None,
@@ -256,14 +268,14 @@ def _measure(job: _Job, under: Sequence[str], over: Sequence[str], *, most_faile
     report = build_report(job.rows, runs, source=job.source, options=job.options, slice_by=job.slice_by)
     results = hold(gates, report)
     report["gates"] = [result.as_dict() for result in results]
-    if job.html is not None:
-        _write(job.html, render_page(report, job.rows))
     if job.as_json:
         typer.echo(json.dumps(report, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode())
     else:
         from jev.cli.quality_tables import show_report  # noqa: PLC0415 - only here
 
         show_report(Screen.standard(), report)
+    if job.html is not None:  # behind what is shown, so that no disk takes an hour's figures
+        _write(job.html, render_page(report, job.rows))
     failed = [result for result in results if result.failed]
     for result in failed:
         typer.echo(f"gate: {one_line(str(result))}", err=True)
@@ -273,7 +285,6 @@ def _measure(job: _Job, under: Sequence[str], over: Sequence[str], *, most_faile
 
 async def _ask_all(job: _Job) -> list[BackendRun]:
     """One backend after the other, so that no two models are in memory at once."""
-    from jev.backends import open_backend  # noqa: PLC0415 - it may load torch
     from jev.quality.cache import ReplyCache  # noqa: PLC0415
 
     runs: list[BackendRun] = []
@@ -286,17 +297,26 @@ async def _ask_all(job: _Job) -> list[BackendRun]:
 
         for spec in job.backends:
             status.update(f"opening {one_line(spec)}")
-            try:
-                backend = open_backend(spec, job.settings)
-            except (RuntimeError, MemoryError) as error:
-                raise FailureError(f"{spec} cannot be opened: {error or type(error).__name__}") from error
-            except ValueError as error:
-                raise UsageError(str(error)) from None
-            try:
-                runs.append(await _ask_one(job, backend, {run.name for run in runs}, cache, progress))
-            finally:
-                await backend.aclose()
+            runs.append(await _ask_spec(job, spec, {run.name for run in runs}, cache, progress))
+            gc.collect()  # the model has gone before the next one is loaded
     return runs
+
+
+async def _ask_spec(
+    job: _Job, spec: str, taken: set[str], cache: ReplyCache | None, progress: Any
+) -> BackendRun:
+    from jev.backends import open_backend  # noqa: PLC0415 - it may load torch
+
+    try:
+        backend = open_backend(spec, job.settings)
+    except (RuntimeError, MemoryError) as error:
+        raise FailureError(f"{spec} cannot be opened: {error or type(error).__name__}") from error
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    try:
+        return await _ask_one(job, backend, taken, cache, progress)
+    finally:
+        await backend.aclose()
 
 
 async def _ask_one(
@@ -327,16 +347,6 @@ def _options(**given: Any) -> dict[str, Any]:
     if isinstance(samples, str) and samples.isdecimal():
         given["samples"] = int(samples)
     return {name: value for name, value in given.items() if value is not None}
-
-
-def _writable(html: str | None) -> Path | None:
-    """The page's path, if its folder is there: found out before an hour of asking."""
-    if html is None:
-        return None
-    path = Path(html)
-    if not path.parent.is_dir() or path.is_dir():
-        raise UsageError(f"--html {html}: it is not a file in a folder that exists")
-    return path
 
 
 def _write(path: Path, page: str) -> None:

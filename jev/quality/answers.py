@@ -133,11 +133,14 @@ def items_of(rows: Sequence[LabelledRow]) -> list[Item]:
 
 
 def scored(items: Sequence[Item], replies: Sequence[object]) -> Scored:
-    """The items with a reviewed answer whose row was answered; `replies` has an outcome for each row."""
+    """The items with a reviewed answer whose row was answered; `replies` has an outcome for each row.
+
+    Rows of weight 0 do not count: their labels would be in unweighted means over labels.
+    """
     pairs = [
         (item, answer)
         for item in items
-        if item.gold is not None and (answer := answer_to(item, replies)) is not None
+        if item.gold is not None and item.weight > 0 and (answer := answer_to(item, replies)) is not None
     ]
     return Scored(tuple(item for item, _ in pairs), tuple(answer for _, answer in pairs))
 

@@ -15,6 +15,7 @@ from jev.errors import (
     JevError,
     NotFoundError,
     PermissionDeniedError,
+    TimeoutError,
 )
 from jev.quality.cache import ReplyCache, key_of
 from jev.quality.replies import Failure, Reply, reply_of
@@ -97,17 +98,20 @@ class Collector:
         try:
             response = await self.backend.decide(request)
             reply = reply_of(request.questions, response, time.perf_counter() - started)
-        except HOPELESS:
-            raise
-        except APIError as error:
-            return Failure(f"{type(error).__name__}: {_message(error)}")
-        except ValueError as error:
-            return Failure(f"bad answer: {error}")
         except Exception as error:  # whatever one row does to a backend, the others are asked
-            return Failure(f"{type(error).__name__}: {error}")
+            # That a row takes too long says nothing about the others.
+            if isinstance(error, HOPELESS) and not isinstance(error, TimeoutError):
+                raise
+            return Failure(_reason(error))
         if self.cache is not None:
             self.cache.put(key, reply)
         return reply
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ValueError) and not isinstance(error, JevError):
+        return f"bad answer: {error}"
+    return f"{type(error).__name__}: {_message(error) if isinstance(error, APIError) else error}"
 
 
 def _message(error: APIError) -> str:

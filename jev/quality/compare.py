@@ -35,7 +35,7 @@ def distance(first: Sequence[float], second: Sequence[float]) -> float:
 def compare(
     items: Sequence[Item], first: Sequence[object], second: Sequence[object]
 ) -> tuple[dict[str, Any], list[Flip]]:
-    """Compare two backends on the items that both answered, reviewed or not.
+    """Compare two backends on the items that both answered, reviewed or not; weight 0 is out.
 
     Args:
         items: see `items_of`.
@@ -50,7 +50,9 @@ def compare(
     pairs = [
         (item, one, other)
         for item in items
-        if (one := answer_to(item, first)) is not None and (other := answer_to(item, second)) is not None
+        if item.weight > 0
+        and (one := answer_to(item, first)) is not None
+        and (other := answer_to(item, second)) is not None
     ]
     flips = [Flip(*pair) for pair in pairs if pair[1].winner != pair[2].winner]
     weights = np.array([item.weight for item, _, _ in pairs], dtype=np.float64)

@@ -286,3 +286,70 @@ def wait_for(ready: Callable[[], bool]) -> None:
     while not ready():
         assert time.monotonic() < until
         time.sleep(0.01)
+
+
+def test_a_restart_that_cannot_begin_loses_nothing(folder: Path) -> None:
+    """Not the ledger, and not the only copy of what was piped in."""
+    piped = Path("rows.jsonl").read_text()
+    job = ("run", "-i", "-", "-o", "out.jsonl", "-q", "q.json")
+    assert CliRunner().invoke(app, ["batch", *job], input=piped).exit_code == 0
+    kept = {path: path.read_bytes() for path in Path("out.jsonl.job").iterdir()}
+    for wrong, message in (
+        (("run", "-i", "typo.jsonl", "-o", "out.jsonl", "-q", "q.json"), "there is no such file"),
+        (("run", "-i", "rows.jsonl", "-o", "out.jsonl", "-q", "no.json"), "it cannot be read"),
+        (job, "nothing is piped in"),
+    ):
+        done = run(*wrong, "--restart")
+        assert (done.exit_code, message in done.stderr) == (2, True)
+        assert Path("out.jsonl.job/input.jsonl").read_text() == piped
+        assert json.loads(run("status", "out.jsonl", "--json").stdout)["answered"] == len(ROWS)
+    assert {path.name for path in kept} >= {"input.jsonl", "ledger.sqlite"}
+    other = json.dumps({"state": "another"}) + "\n"
+    assert CliRunner().invoke(app, ["batch", *job, "--restart"], input=other).exit_code == 0
+    assert len(written()) == 1
+
+
+def test_signals_are_heard_while_a_model_is_loaded(folder: Path) -> None:
+    """The second one ends the process at once, wherever it is."""
+    slow = (
+        "import time\nimport jev.batch.opening as opening\n"
+        "def load(*_, **__):\n    print('loading', flush=True)\n    end = time.monotonic() + 60\n"
+        "    while time.monotonic() < end: time.sleep(0.05)\n"
+        "opening.open_decider = load\nfrom jev.cli import app\napp()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", slow, "batch", *JOB], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "loading\n"
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=20)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "once more stops at once" in said
+
+
+def test_names_that_are_no_utf8_are_shown(folder: Path) -> None:
+    name = os.fsdecode(b"out\xff.jsonl")
+    done = subprocess.run(
+        [sys.executable, "-m", "jev", "batch", "run", "-i", "rows.jsonl", "-o", name, "-q", "q.json"],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "utf-8:strict"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "output: out\ufffd.jsonl" in done.stdout.decode()
+    assert Path(name).is_file()
+
+
+def test_a_sample_is_spread_over_all_rows(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where there are a few more rows than are looked at."""
+    lines = [json.dumps({"state": f"{n}"}) if n < 300 else "{" for n in range(511)]
+    Path("rows.jsonl").write_text("\n".join(lines))
+    found = json.loads(run(*JOB, "--dry-run", "--json").stdout)
+    assert found["rows"] == 511
+    assert 200 < found["sampled"] <= 256
+    assert found["bad"] / found["sampled"] == pytest.approx(211 / 511, abs=0.02)
+    assert found["equal"] == 0

@@ -153,6 +153,35 @@ def test_parquet(tmp_path: Path) -> None:
     assert [isinstance(row, RowError) for _, row in rows(open_input(file))] == [False, True, False]
 
 
+def test_a_parquet_value_that_python_has_not_spoils_no_other_row(tmp_path: Path) -> None:
+    """Far dates and nanoseconds become text; what cannot even be text is its own row's fault."""
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    file = tmp_path / "rows.parquet"
+    columns = {
+        "far": pa.array([0, 10**18], pa.timestamp("us")),
+        "day": pa.array([0, 2**31 - 1], pa.date32()),
+        "fine": pa.array([1, 2], pa.time64("ns")),
+        "zone": pa.array([0, 1], pa.timestamp("s", tz="Nowhere/Never")),
+    }
+    for name, column in columns.items():
+        parquet.write_table(pa.table({"text": ["a", "b"], name: column}), file)
+        found = [row for _, row in rows(open_input(file, Columns(("text",))))]
+        # Where a time zone is unknown nothing can be read of the column; no traceback ends the job.
+        assert all(isinstance(row, (Row, RowError)) for row in found), name
+        if name != "zone":
+            assert [row.state for row in found if isinstance(row, Row)] == ["a", "b"], name
+    twice = pa.struct([pa.field("x", pa.int8()), pa.field("x", pa.int8())])
+    table = pa.table(
+        {"text": ["a"], "odd": pa.StructArray.from_arrays([pa.array([1], pa.int8())] * 2, fields=list(twice))}
+    )
+    parquet.write_table(table, file)
+    ((_, bad),) = rows(open_input(file, Columns(("text",))))
+    assert isinstance(bad, RowError)
+    assert "column 'odd': a value cannot be read" in bad.message
+
+
 def test_a_folder_is_a_row_a_file(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / ".hidden").mkdir()

@@ -227,3 +227,33 @@ def test_parquet(tmp_path: Path, ledger: Ledger) -> None:
     as_json.open()
     as_json.finish()
     assert json.loads(parquet.read_table(tmp_path / "out.parquet").to_pylist()[0]["input"])["text"] == "t1"
+
+
+def test_parquet_keeps_rows_that_could_not_be_read(
+    tmp_path: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of columns that are never empty in the input; long texts end a row group early."""
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    from jev.batch import parquet as module
+
+    monkeypatch.setattr(module, "MOST_BYTES", 1000)
+    ledger.add(
+        [failed(1, None, RowError("no UTF-8", type="invalid_utf8")), *(outcome(n) for n in range(2, 9))]
+    )
+    records: list[Record] = [(1, RowError("no UTF-8")), *((n, {"text": "x" * 600}) for n in range(2, 9))]
+    target = tmp_path / "out.parquet"
+    output = module.ParquetOutput(
+        target,
+        tmp_path / "partial",
+        ledger,
+        QUESTIONS,
+        inputs=lambda skip: iter(records[skip:]),
+        schema=pa.schema([pa.field("text", pa.string(), nullable=False)]),
+    )
+    output.open()
+    output.finish()
+    texts = parquet.read_table(target)["text"].to_pylist()
+    assert texts == [None, *["x" * 600] * 7]
+    assert 3 <= parquet.ParquetFile(target).num_row_groups <= 5

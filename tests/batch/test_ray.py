@@ -152,6 +152,16 @@ def test_a_long_job_has_larger_parts_and_not_more_of_them(tmp_path: Path) -> Non
     assert sum(last - first + 1 for ((first, last),) in parts) == 1_000_001
 
 
+@pytest.mark.slow
+def test_what_every_row_would_be_told_stops_the_job(folder: Path, tiny: Path) -> None:
+    """As without Ray: one line, exit code 2, and no row entered as failed."""
+    process = job(folder, tiny, "out.jsonl", "--engine", "ray", "--calibration", "missing")
+    _, err = process.communicate(timeout=240)
+    assert process.returncode == 2, err
+    assert "No calibration named 'missing' is loaded" in err
+    assert f"0 of {ROWS} rows are done and kept" in err
+
+
 def test_a_server_is_asked_without_ray(folder: Path, tiny: Path) -> None:
     process = job(folder, tiny, "out.jsonl", "--engine", "ray", "--backend", "systemone=http://127.0.0.1:9")
     _, err = process.communicate(timeout=60)

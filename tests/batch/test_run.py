@@ -11,6 +11,8 @@ import pytest
 
 from jev.batch import Job, JobError, OpenJob, in_process
 from jev.batch.deciders import Decided
+from jev.batch.ledger import Ledger
+from jev.batch.outcome import Outcome
 from jev.errors import JevError
 from jev.schemas import NoulAnswer, SystemOneRequest, SystemOneResponse, Usage
 
@@ -90,3 +92,47 @@ def test_an_output_that_was_removed_is_written_again(opened: Callable[..., OpenJ
     again = opened()
     assert asyncio.run(again.run(in_process(never))).finished
     assert (tmp_path / "out.jsonl").read_bytes() == first
+
+
+def test_a_review_queue_of_something_else_is_not_written_over(
+    opened: Callable[..., OpenJob], tmp_path: Path
+) -> None:
+    """A file of that name from before the job is refused; the job's own is replaced."""
+    queue = tmp_path / "out.review.jsonl"
+    queue.write_text("somebody's\n")
+    with pytest.raises(JobError, match="it exists already; --restart writes over it"):
+        opened(review_below=1.0)
+    assert queue.read_text() == "somebody's\n"
+    queue.unlink()
+    for _ in range(2):
+        job = opened(review_below=1.0)
+        assert asyncio.run(job.run(in_process(Fake))).finished
+        job.close()
+        assert queue.exists()
+
+
+def test_a_kill_while_failed_rows_are_forgotten_forgets_none(
+    opened: Callable[..., OpenJob], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows are open again and their lines are to be written anew, both or neither."""
+    job = opened()
+    job.ledger.add([Outcome(2, None, {"error": {"message": "x", "type": "x"}})])
+    job.ledger.set(output_form="lines")
+    forget = Ledger.forget_failed
+
+    def killed(ledger: Ledger) -> int:
+        forget(ledger)
+        raise SystemExit(137)
+
+    definition = job.job
+    job.close()
+    monkeypatch.setattr(Ledger, "forget_failed", killed)
+    with pytest.raises(SystemExit):
+        OpenJob(definition, model="fake", retry_failed=True)
+    monkeypatch.undo()
+    after = OpenJob(definition, model="fake")
+    assert after.ledger.has(2)
+    after.close()
+    again = OpenJob(definition, model="fake", retry_failed=True)
+    assert (again.retried, again.ledger.has(2), again.ledger.get("output_form")) == (1, False, "")
+    again.close()

@@ -122,15 +122,14 @@ def test_rows_without_any_label_are_refused(tmp_path: Path) -> None:
 
 
 def test_who_answers_is_taken_from_the_diagnostics(small: Engine) -> None:
-    request = SystemOneRequest(state="s", questions=QUESTIONS)
-    assert asyncio.run(identity_of(Spy(small), request)) == small.identity
+    assert asyncio.run(identity_of(Spy(small))) == small.identity
 
     class Silent(Spy):
         async def decide(self, request: SystemOneRequest) -> SystemOneResponse:
             return (await super().decide(request)).model_copy(update={"x_diagnostics": None})
 
     with pytest.raises(CalibrationError, match="'spy' does not say which weights and prompts answer"):
-        asyncio.run(identity_of(Silent(small), request))
+        asyncio.run(identity_of(Silent(small)))
 
 
 IDENTITY = Identity("m", "0" * 64, "1" * 64)

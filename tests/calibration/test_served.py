@@ -7,12 +7,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
 from jev import InvalidRequestError, LocalJev
+from jev.backends.base import fingerprint_of
 from jev.calibration.apply import calibrated
 from jev.calibration.file import Calibration, CalibrationError
+from jev.calibration.fit import LEAST, MOST, Answers, fit_temperature
 from jev.engine import Engine
 from jev.schemas import Choice, Noul, Question, Score, SystemOneRequest, SystemOneResponse, distribution
 from jev.server.app import create_app
@@ -56,6 +59,41 @@ def test_answers_go_through_it(
     assert topic["choice"] == max(topic["probabilities"], key=topic["probabilities"].get)
     again = probabilities(small.decide(request(**fields)))
     assert all(again[name] == pytest.approx(plain[name], abs=1e-6) for name in plain)
+
+
+@pytest.mark.parametrize("least", [1e-6, 1e-12, 1e-18])
+def test_what_is_fitted_is_what_is_served(small: Engine, make: Make, least: float) -> None:
+    """Also for the smallest probabilities that logits below the soft cap give."""
+    only = Noul("Is it?")
+    raw, count, right = (1 - least, least), 200, 180
+    answers = Answers(
+        np.array([raw] * count),
+        np.array([0] * right + [1] * (count - right)),
+        np.ones(count),
+        np.array([str(index) for index in range(count)]),
+    )
+    temperature = fit_temperature([answers]).temperature
+    asked = SystemOneRequest(state="s", questions={"only": only})
+    (entry,) = make(small, asked, temperature=temperature).questions
+    assert LEAST < temperature < MOST
+    assert calibrated(raw, entry)[0] == pytest.approx(right / count, abs=0.002)
+
+
+def test_a_refitted_calibration_is_another_model_to_caches_and_jobs(
+    small: Engine, make: Make, tmp_path: Path
+) -> None:
+    """Under the same name and path; so are settings of how attachments are read."""
+    file = tmp_path / "mine.json"
+    settings = Settings(calibrations={"mine": file})
+    found = set()
+    for temperature in (2.0, 3.0):
+        make(small, request(), temperature=temperature).save(file)
+        found.add(fingerprint_of("w", settings))
+    found.add(fingerprint_of("w", Settings()))
+    found.add(fingerprint_of("w", Settings(speech_language="de")))
+    found.add(fingerprint_of("w", Settings(limits={"max_images": 3})))
+    assert len(found) == 5
+    assert fingerprint_of("w", Settings()) in found
 
 
 def test_diagnostics_tell_what_it_did(small: Engine, make: Make) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
+import weakref
 from pathlib import Path
 
 import pytest
@@ -124,6 +127,7 @@ def test_the_same_backend_twice_has_two_names(data: Path, fakes: dict[str, Fake]
         (("--data", "DATA", "--layout", "round"), "row 1: layout: "),
         (("--data", "DATA", "--slice", "nope"), "--slice nope: no row has this"),
         (("--data", "DATA", "--html", "/nowhere/x.html"), "--html /nowhere/x.html"),
+        (("--data", "DATA", "--html", "DATA"), "it is a file that is read"),
         (("--data", "DATA", "--cache", "DATA"), "--cache"),
         (("--data", "DATA", "--backend", "magic"), "there is no kind 'magic'"),
         (("--data", "DATA", "--backend", "torch=/nowhere"), "/nowhere"),
@@ -138,6 +142,37 @@ def test_bad_input_is_one_line_and_exit_code_2(data: Path, args: tuple[str, ...]
     assert result.stderr.count("\n") == 1
     assert reason in result.stderr
     assert data.read_bytes() == before
+
+
+def test_one_model_has_gone_before_the_next_is_opened(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that two models that fit one at a time can be compared."""
+    alive: list[weakref.ref[Fake]] = []
+    there: list[int] = []
+
+    def open_fake(spec: str, settings: object = None) -> Fake:
+        there.append(sum(one() is not None for one in alive))
+        made = Fake(tempered(1), spec)
+        alive.append(weakref.ref(made))
+        return made
+
+    monkeypatch.setattr("jev.backends.open_backend", open_fake)
+    assert quality("run", "--data", data, "-b", "one", "-b", "two", "-b", "three").exit_code == 0
+    assert there == [0, 0, 0]
+
+
+def test_figures_are_shown_before_a_page_that_cannot_be_written(
+    data: Path, tmp_path: Path, fakes: dict[str, Fake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk takes the page and no figures."""
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    result = quality("run", "--data", data, "-b", "good", "--html", tmp_path / "x.html", "--json")
+    assert result.exit_code == 2
+    assert "cannot be written (No space left on device)" in result.stderr
+    assert json.loads(result.stdout)["backends"][0]["name"] == "good"
 
 
 def test_rows_without_reviewed_answers_need_something_to_compare(

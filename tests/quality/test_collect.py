@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 from pathlib import Path
 
 import pytest
 from quality_fakes import Fake, rows_file, tempered
 
-from jev.errors import AuthenticationError, ConnectionError, InvalidRequestError
+from jev.errors import AuthenticationError, ConnectionError, InvalidRequestError, TimeoutError
 from jev.quality.cache import ReplyCache
 from jev.quality.data import DataError, LabelledRow, read_rows
 from jev.quality.replies import Failure, Reply, reply_of
@@ -201,3 +202,26 @@ class TestReplies:
 
         found = run(Forgetful(tempered(1)), rows, concurrency=1)
         assert found.replies[2] == Failure("bad answer: no answer to 'red'")
+
+
+def test_a_row_that_takes_too_long_does_not_end_the_run(rows: list[LabelledRow]) -> None:
+    found = run(failing({"thing 4"}, TimeoutError("no answer in 120 s")), rows)
+    assert [type(reply) for reply in found.replies].count(Failure) == 1
+    assert found.replies[4] == Failure("TimeoutError: no answer in 120 s")
+
+
+def test_rows_of_weight_0_count_nowhere(tmp_path: Path) -> None:
+    """Neither as a label of a mean over labels nor as a flip."""
+    path = rows_file(tmp_path / "rows.jsonl", 10)
+    kept = [json.loads(line) for line in path.read_text().splitlines()]
+    figures = []
+    for count in (5, 10):
+        for row in kept[5:]:
+            row["weight"] = 0
+        path.write_text("".join(json.dumps(row) + "\n" for row in kept[:count]))
+        few = read_rows(path)
+        other = failing(set(), RuntimeError())
+        mild, wild = run(other, few), run(Fake(lambda s, n, q: [*tempered(1)(s, n, q)][::-1]), few)
+        report = build_report(few, [mild, wild], source="rows")
+        figures.append((report["backends"][1]["figures"], report["comparisons"]))
+    assert figures[0] == figures[1]
