@@ -182,7 +182,7 @@ class Packed:
 
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             kept.append(LayerKV(k, v))
-            ask = native.attend if self.row_invariant and native.takes(q) else attend_parts
+            ask = native.attend if self.row_invariant and all(map(native.takes, (q, k, v))) else attend_parts
             outputs: list[Tensor] = []
             asked = 0
             for placed in self.placed:

@@ -139,7 +139,7 @@ def main() -> None:
         "--backend",
         "torch+tickets",
         "--fail-under",
-        f"accuracy={floor:.3f}",
+        f"accuracy={floor!r}",
     ]
     after = accuracy(run(*measured, *gate, show=False))
     print(f"\naccuracy on messages that nothing has learned from: {before:.3f} before, {after:.3f} after")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 from jev.schemas import SystemOneRequest, SystemOneResponse
 
@@ -30,30 +31,24 @@ def fingerprint_of(
     Raises:
         CalibrationError: a calibration of the settings cannot be read.
     """
-    facts = (settings.dtype, weights, settings.name, settings.vision, settings.image_rule)
-    facts += (settings.soft_tokens, settings.ocr, *_evidence(settings), *_calibrations(settings))
+    facts = (settings.dtype, weights, settings.name, *_calibrations(settings))
+    facts += tuple(f"{name}={value}" for name, value in reading_of(settings).items())
     named = [f"{name}={one.digest}" for name, one in sorted((adapters or {}).items())]
     default = [] if adapter is None else [f"+{adapter}"]
     return " ".join(map(str, (*facts, *named, *default)))
 
 
-def _evidence(settings: Settings) -> list[str]:
-    """Settings that decide what attachments become, besides pictures, where they are not the usual ones."""
-    fields = (
-        "limits",
-        "speech_model",
-        "speech_compute_type",
-        "speech_language",
-        "speech_url",
-        "speech_url_model",
-    )
-    defaults = type(settings).model_fields
-    given = {name: getattr(settings, name) for name in fields}
-    return [
-        f"{name}={value}"
+def reading_of(settings: Settings) -> dict[str, Any]:
+    """Settings that decide what states and files become to a model, where they are not the usual ones."""
+    given = {name: getattr(settings, name) for name in _READING}
+    usual = {
+        name: type(settings).model_fields[name].get_default(call_default_factory=True) for name in _READING
+    }
+    return {
+        name: str(value) if isinstance(value, Path) else value
         for name, value in given.items()
-        if value != defaults[name].get_default(call_default_factory=True)
-    ]
+        if value != usual[name]
+    }
 
 
 def _calibrations(settings: Settings) -> list[str]:
@@ -64,6 +59,20 @@ def _calibrations(settings: Settings) -> list[str]:
     loaded = load_calibrations(settings.calibrations)
     digests = {name: hashlib.sha256(one.model_dump_json().encode()) for name, one in sorted(loaded.items())}
     return [f"calibration {name}={one.hexdigest()[:32]}" for name, one in digests.items()]
+
+
+_READING = (
+    "vision",
+    "image_rule",
+    "soft_tokens",
+    "ocr",
+    "limits",
+    "speech_model",
+    "speech_compute_type",
+    "speech_language",
+    "speech_url",
+    "speech_url_model",
+)
 
 
 class Backend(Protocol):

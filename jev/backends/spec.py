@@ -62,9 +62,14 @@ class BackendSpec:
     adapter: str | None = None
 
     @property
+    def remote(self) -> bool:
+        """Whether it is a server's address."""
+        return self.kind in _REMOTE
+
+    @property
     def shown(self) -> str:
         """The spec for reports: an address without user and password."""
-        if self.kind not in _REMOTE:
+        if not self.remote:
             return self.text
         url = httpx.URL(self.target or "")
         shown = f"{url.scheme}://{url.netloc.decode()}{url.path.rstrip('/')}"

@@ -17,8 +17,6 @@ from jev.retry import RetryPolicy
 if TYPE_CHECKING:
     from jev.settings import Settings
 
-REMOTE = ("systemone", "vllm")
-
 
 def parsed_backend(job: Job) -> BackendSpec:
     """The job's backend.
@@ -38,7 +36,7 @@ def settings_for(spec: BackendSpec, settings: Settings) -> Settings:
     Raises:
         JobError: the spec names an adapter that the settings do not have.
     """
-    if spec.kind in REMOTE:
+    if spec.remote:
         return settings
     try:
         return specs.settings_for(spec, settings)
@@ -52,7 +50,7 @@ def identity(spec: BackendSpec, settings: Settings) -> str:
     Raises:
         CheckpointError: the checkpoint cannot be read.
     """
-    if spec.kind in REMOTE:
+    if spec.remote:
         address = (spec.target or "").rpartition("@")[2]  # without user and password
         return " ".join([spec.kind, address, *(f"{k}={v}" for k, v in sorted(spec.extras.items()))])
     from jev.model import embedded  # noqa: PLC0415 - the SDK has no model

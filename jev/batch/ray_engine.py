@@ -27,7 +27,7 @@ from jev.batch.deciders import Decider
 from jev.batch.inputs import open_input
 from jev.batch.job import Job
 from jev.batch.ledger import Ledger
-from jev.batch.opening import REMOTE, open_decider, parsed_backend
+from jev.batch.opening import open_decider, parsed_backend
 from jev.batch.outcome import Outcome, answered, dumps, failed
 from jev.batch.readers import JobError, RowError
 from jev.batch.requests import Ask, Bad, Requests
@@ -81,7 +81,7 @@ async def run_on_ray(
         JobError: the backend does not run here, or there are not enough CPUs for the actors.
         MissingExtraError: Ray is not installed.
     """
-    if parsed_backend(opened.job).kind in REMOTE:
+    if parsed_backend(opened.job).remote:
         raise JobError(f"engine ray: backend {opened.job.backend} is a server, which is asked without Ray")
     run = _Run(opened, settings, options, report)
     with ThreadPoolExecutor(1, thread_name_prefix="jev-ray") as thread:

@@ -99,7 +99,7 @@ def merge(
             raise UsageError("--name: it is empty")
         if source.exists() and gguf_path(source) is not None:
             raise UsageError(
-                f"{source} is a GGUF file; merge into the checkpoint folder that it was made from"
+                f"{source} is a GGUF file, into which nothing is merged; serve the adapter with it"
             )
         loaded = _read(adapter, source)
         called = name or f"{checkpoint_name(source)}+{adapter.resolve().name}"

@@ -54,10 +54,10 @@ def run_job(job: Job, settings: Settings, flags: RunFlags) -> int:
         JobError, CheckpointError, SettingsError, MissingExtraError: it cannot run as it is.
         FailureError: the ledger, the output or the model failed.
     """
-    from jev.batch.opening import REMOTE, identity, open_decider, parsed_backend, settings_for  # noqa: PLC0415
+    from jev.batch.opening import identity, open_decider, parsed_backend, settings_for  # noqa: PLC0415
 
     spec = parsed_backend(job)
-    if spec.kind not in REMOTE:
+    if not spec.remote:
         check_loadable(settings_for(spec, settings))
 
     def decider() -> Decider:

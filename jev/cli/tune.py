@@ -216,6 +216,7 @@ def command(
             name=name,
             free=memory()[1],
             save_seconds=save_seconds,
+            reads=tuple(Path(one) for one in (questions, config) if one is not None),
         )
         code = run_job(job, as_json=as_json)
     if code:

@@ -207,7 +207,10 @@ class _Rows:
         new, known = not self.path.exists(), self._stamp() == self._seen
         with self.path.open("ab", buffering=0) as file:  # a buffer would try again when it is closed
             size = file.seek(0, os.SEEK_END)
-            rest = memoryview(f"{dumps(line)}\n".encode())
+            text = dumps(line) + "\n"
+            if size and not self._ends_with_newline():
+                text = "\n" + text  # somebody else's line lacks its end
+            rest = memoryview(text.encode())
             try:
                 while rest:
                     rest = rest[file.write(rest) :]
@@ -220,6 +223,11 @@ class _Rows:
             self._seen = self._stamp()
         if new:
             sync_folder(self.path.parent)
+
+    def _ends_with_newline(self) -> bool:
+        with self.path.open("rb") as file:
+            file.seek(-1, os.SEEK_END)
+            return file.read() == b"\n"
 
     def _take_in_others(self) -> None:
         """Take in rows that somebody else has appended meanwhile; of a row that both have, ours stays."""

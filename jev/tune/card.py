@@ -130,6 +130,8 @@ def text(found: Mapping[str, Any], out: Path) -> str:
 def _figures(found: Mapping[str, Any]) -> list[str]:
     before, after = found["before"], found["after"]
     if not before or not after:
+        if found["data"]["held_out_rows"]:
+            return ["No row that was held out has a reviewed answer, so nothing was measured."]
         return ["Nothing was held out, so nothing was measured."]
     rows = [("all", before, after)]
     then = {(one["question"], one["type"]): one for one in after["questions"]}

@@ -24,7 +24,7 @@ from jev.tune.job import Checked, Doing, Job, Needs, Tell, Work
 from jev.tune.keep import STATE
 from jev.tune.place import TEACHER, Place
 from jev.tune.recipe import TuneError
-from jev.tune.teacher import Lesson, lessons, spec_of
+from jev.tune.teacher import Lesson, lessons, parsed, spec_of
 from jev.tune.trained import count, weight_bytes
 from jev.tune.trainer import Stopped
 from jev.unless import unless
@@ -55,7 +55,8 @@ def check(
         learned, overlap = data.without_states_of(found.good, others.good)
         held_rows, held_file = others.good, others.file
     else:
-        answered = [row for row in found.good if row.gold or row.row.soft]
+        # Only reviewed answers can be measured; soft labels alone still show when to stop.
+        answered = [row for row in found.good if row.gold] or [row for row in found.good if row.row.soft]
         _, held_rows = data.split(answered, job.held_out, job.recipe.seed)
         learned, _ = data.without_states_of(found.good, held_rows)
         held_file = found.file
@@ -120,7 +121,8 @@ def _ask_teacher(
     if job.teacher is None:
         return [Lesson({})] * len(rows)
     spec = spec_of(job.teacher)
-    options = {} if job.teacher_key is None else {"api_key": job.teacher_key}
+    keyed = job.teacher_key is not None and parsed(spec).remote
+    options = {"api_key": job.teacher_key} if keyed else {}
     try:
         backend = open_backend(spec, job.settings, **options)
     except ValueError as error:
@@ -150,7 +152,8 @@ def _ask_teacher(
 
 
 async def _stopped(stop: Callable[[], bool]) -> None:
-    """Return once `stop` says so."""
+    """Return once `stop` says so; it is asked now and then."""
+    await asyncio.sleep(STOP_SECONDS)
     while not stop():  # noqa: ASYNC110 - a signal sets it, on any thread
         await asyncio.sleep(STOP_SECONDS)
 
@@ -182,16 +185,16 @@ def estimate(job: Job, engine: Engine, work: Work, group: Group, tell: Tell) -> 
         bytes_each=2 if low else 4,
         shards=group.world if job.recipe.shard else 1,
     )
-    free, here = job.free, 1
     if engine.model.device.type == "cuda":
         free = torch.cuda.mem_get_info(engine.model.device)[0]
+        more = needed.total - needed.weights  # these are in memory already
     else:
-        here = group.world  # they share the machine's memory
+        free = job.free  # from before the model was loaded
+        more = group.world * needed.total  # they share the machine's memory
     tell(Needs(needed, trained, free))
-    more = here * needed.total - needed.weights  # these weights are in memory already
     if free is not None and more > free and not job.force:
         raise TuneError(
-            f"training needs about {more / 2**30:.1f} GiB more, and {free / 2**30:.1f} GiB are free: fewer "
+            f"training needs about {more / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free: fewer "
             f"--rows take less (the largest forward has {needed.largest} of them); --force tries it anyway"
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -60,12 +61,10 @@ def memory(
         bytes_each: of a number in the forward.
         shards: processes that the weights and what belongs to them are spread over.
     """
-    used = scores = 0
-    # The rows of one forward, at worst: the largest examples of all, until it is full.
-    for size in sorted(sizes, key=lambda one: -one.scores)[:batch]:
-        if used and used + size.rows > rows:
-            break
-        used, scores = used + size.rows, scores + size.scores
+    # No forward has more: it holds one example, or several of together at most `rows`.
+    used = _most([one.rows for one in sizes], batch, rows)
+    dense = max((one.scores / one.rows for one in sizes if one.rows), default=0.0)
+    scores = _most([one.scores for one in sizes], batch, math.ceil(rows * dense))
     numbers = used * _row_numbers(config)
     # Scores are kept in fp32 whatever the forward is in, and once more if that is not fp32.
     held = bytes_each * numbers + (4 if bytes_each == 4 else 4 + bytes_each) * scores * _heads(config)
@@ -75,6 +74,12 @@ def memory(
         activations=round(held * (1 + OVERHEAD)),
         largest=used,
     )
+
+
+def _most(sizes: Sequence[int], batch: int, limit: int) -> int:
+    """At most so much of something in `batch` examples that keep to the limit, or in one that does not."""
+    largest = sorted(sizes, reverse=True)[:batch]
+    return max(max(largest, default=0), min(sum(largest), limit))
 
 
 def _row_numbers(config: TextConfig) -> int:

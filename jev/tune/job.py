@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from jev.backends.base import reading_of
 from jev.engine import Engine
 from jev.model import embedded
 from jev.schemas import Question
@@ -18,7 +19,7 @@ from jev.tune.output import Stored
 from jev.tune.place import digest
 from jev.tune.recipe import Recipe
 from jev.tune.record import Event
-from jev.tune.teacher import shown, spec_of
+from jev.tune.teacher import parsed, spec_of
 from jev.tune.trainer import SAVE_SECONDS
 
 
@@ -43,6 +44,7 @@ class Job:
         name: what a full checkpoint calls itself; None = the name of `out`.
         free: bytes of free memory; None = not known.
         save_seconds: see `trainer.SAVE_SECONDS`.
+        reads: other files that it was made of, which `out` must not hold.
     """
 
     data: Path
@@ -61,6 +63,7 @@ class Job:
     name: str | None = None
     free: int | None = None
     save_seconds: float = SAVE_SECONDS
+    reads: tuple[Path, ...] = ()
 
     @property
     def base(self) -> Path:
@@ -134,9 +137,10 @@ def facts(job: Job, engine: Engine) -> dict[str, Any]:
         "limit": job.limit,
         "questions": questions or None,
         "held_out": held_out,
-        "teacher": None if job.teacher is None else shown(spec_of(job.teacher)),
+        "teacher": None if job.teacher is None else parsed(spec_of(job.teacher)).shown,
         "base": engine.fingerprint,
-        "dtype": job.settings.dtype,
+        "dtype": engine.precision or job.settings.dtype,
+        "reading": reading_of(job.settings) | {"max_context": engine.max_context},
         "prompts": engine.identity.prompt,
         **({"store": job.stored, "name": job.name} if job.recipe.full else {}),
     }

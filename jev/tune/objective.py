@@ -61,7 +61,7 @@ def weighed(batch: Sequence[Prepared], logits: Sequence[Tensor]) -> tuple[Tensor
 
     Returns:
         The weighted sum of cross-entropies -sum_i t_i log p_i as a scalar with gradients (divide by
-        the weight of all batches of a step), and the counts.
+        the usual weight of a read times the reads of a step), and the counts.
     """
     reads = [read for one in batch for read in one.reads]
     total = logits[0].new_zeros(())

@@ -12,12 +12,11 @@ import torch
 from torch import Tensor
 
 from jev.model.diffusion_gemma import DiffusionGemma
-from jev.model.weights.safetensors import INDEX, SINGLE, VISION, TensorFiles, hf_name, write_tensors
+from jev.model.lora.checkpoint import CARD, NOT_COPIED, kept_of_card
+from jev.model.weights.safetensors import SINGLE, VISION, TensorFiles, hf_name, write_tensors
 from jev.tune.keep import write_json
 
 Stored: TypeAlias = Literal["float32", "bfloat16"]
-
-CARD = "jev.json"
 
 
 def write_full(
@@ -51,10 +50,11 @@ def write_full(
         if key.startswith(VISION):
             tensors[key] = files.tensor(key, dtype, "cpu")
     for file in sorted(base.iterdir()):
-        if file.is_file() and file.suffix != ".safetensors" and file.name not in (INDEX, CARD, "README.md"):
+        if file.is_file() and file.suffix != ".safetensors" and file.name not in NOT_COPIED:
             shutil.copyfile(file, out / file.name)
     beside = out / f"{SINGLE}.part"
     write_tensors(tensors, beside)
     beside.replace(out / SINGLE)
     today = datetime.date.today().isoformat()
-    write_json(out / CARD, {"name": name, "description": description, "release_date": today})
+    told = {"name": name, "description": description, "release_date": today}
+    write_json(out / CARD, kept_of_card(base) | told)

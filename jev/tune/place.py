@@ -47,14 +47,14 @@ class Place:
         """Refuse a folder that is somebody else's, before anything is loaded; with `restart` empty ours.
 
         Args:
-            inputs: files that the run reads.
+            inputs: files and folders that the run reads.
             restart: throw away what an earlier run has left.
 
         Raises:
             TuneError: naming it.
         """
         for file in inputs:
-            if self.out.resolve() in file.resolve().parents:
+            if self.out.resolve() in (file.resolve(), *file.resolve().parents):
                 raise TuneError(f"--out {self.out}: {file} is in it; give a folder of its own")
         if self.out.exists() and not self.out.is_dir():
             raise TuneError(f"--out {self.out}: it is not a folder")

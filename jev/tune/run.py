@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from random import Random
@@ -29,8 +30,8 @@ from jev.tune.output import write_full
 from jev.tune.place import Place
 from jev.tune.recipe import TuneError
 from jev.tune.record import Record
-from jev.tune.teacher import shown, spec_of
-from jev.tune.trained import adapter_from, trainable
+from jev.tune.teacher import parsed, spec_of
+from jev.tune.trained import FORWARD_ONLY, adapter_from, trainable
 from jev.tune.trainer import Stopped, Trainer
 
 LOOK_ROWS = 128
@@ -80,9 +81,11 @@ def _run(job: Job, place: Place, group: Group, tell: Tell, stop: Callable[[], bo
     checked: Checked | None = None
     try:
         if group.first:
-            place.check(_inputs(job), restart=job.restart)
+            place.check([*_inputs(job), *_read(job)], restart=job.restart)
             tell(Doing("loading the model"))
         engine = _load(job)
+        if engine.precision:  # "auto" is decided once: what is measured is as it was trained
+            job = replace(job, settings=job.settings.model_copy(update={"dtype": engine.precision}))
         if group.first:
             place.compare(facts(job, engine))
             if place.report is not None:
@@ -132,6 +135,14 @@ def _inputs(job: Job) -> list[Path]:
     return inputs
 
 
+def _read(job: Job) -> list[Path]:
+    """Other files and folders that the run reads."""
+    spec = None if job.teacher is None else parsed(spec_of(job.teacher))
+    teacher = None if spec is None or spec.remote else spec.target
+    found = [job.base, job.settings.vision, None if teacher is None else Path(teacher), *job.reads]
+    return [one for one in found if one is not None]
+
+
 def _load(job: Job) -> Engine:
     if job.recipe.full and gguf_path(job.base) is not None:
         raise TuneError(
@@ -139,7 +150,15 @@ def _load(job: Job) -> Engine:
         )
     if job.recipe.full and job.settings.dtype != "float32":
         raise TuneError("all weights can only be trained in float32; an adapter can on any of them")
-    return load_engine(_plain(job.settings))
+    if job.recipe.precision == "bfloat16" and job.settings.dtype == "float16":
+        raise TuneError("--precision bfloat16 and --dtype float16 do not go together; leave one of them out")
+    engine = load_engine(_plain(job.settings))
+    if any(isinstance(one, FORWARD_ONLY) for one in engine.model.text.modules()):
+        raise TuneError(
+            f"the base's weights are in a form ({job.settings.dtype}) that this device only runs forward; an "
+            "adapter can be trained with --dtype int8 or bfloat16"
+        )
+    return engine
 
 
 def _plain(settings: Settings) -> Settings:
@@ -248,7 +267,7 @@ def _told(job: Job, checked: Checked, work: Work) -> dict[str, Any]:
     return {
         "file": job.data.name,
         "held_out_file": job.held_out.name if isinstance(job.held_out, Path) else None,
-        "teacher": None if job.teacher is None else shown(spec_of(job.teacher)),
+        "teacher": None if job.teacher is None else parsed(spec_of(job.teacher)).shown,
         "learned_rows": checked.learned,
         "held_out_rows": checked.held_out,
         "looked_at_rows": min(LOOK_ROWS, checked.held_out),

@@ -32,14 +32,14 @@ def spec_of(text: str) -> str:
     return f"systemone={text}" if text.startswith(("http://", "https://")) else text
 
 
-def shown(spec: str) -> str:
-    """A backend's spec without the password that its address may have.
+def parsed(spec: str) -> BackendSpec:
+    """A backend's spec.
 
     Raises:
         TuneError: it is none.
     """
     try:
-        return BackendSpec.parse(spec).shown
+        return BackendSpec.parse(spec)
     except ValueError as error:
         raise TuneError(f"--teacher: {error}") from None
 

@@ -9,7 +9,12 @@ from torch import Tensor, nn
 
 from jev.model.diffusion_gemma import DiffusionGemma
 from jev.model.lora import PROJECTIONS, Adapter, LoraConfig, attach, target_shapes
+from jev.model.quant.float8 import Float8Experts, Float8Linear
+from jev.model.quant.int4 import TiledExperts, TiledLinear
 from jev.tune.recipe import Recipe, TuneError
+
+FORWARD_ONLY = (TiledLinear, TiledExperts, Float8Linear, Float8Experts)
+"""Modules whose kernels have no gradient: 4-bit tiles and 8-bit floats on a GPU."""
 
 _PARTS = (".lora_A", ".lora_B")
 

@@ -94,6 +94,8 @@ class Trainer:
         self._tell = tell if self.group.first else lambda event: None
         self._stop = stop
         self._order = Order(len(examples), recipe.seed)
+        weights = [one.weight for example in examples for one in example.questions.values()]
+        self._usual_weight = math.fsum(weights) / max(len(weights), 1) / recipe.draws
         self._save_seconds = save_seconds
         self._looks_at_any = bool(held_out)  # everyone looks together, also one whose own part is empty
         self._held_out = self._batches_of_held_out(held_out)
@@ -149,10 +151,13 @@ class Trainer:
         rate = self.recipe.learning_rate * schedule(progress, self.recipe.warmup)
         stats = self._gradients(self.record.step)
         gradients = [one.grad for one in self.parameters.values() if one.grad is not None]
-        norm = self.group.norm(gradients, self.model.device) / max(stats.weight, 1e-12)
+        # By the usual weight and not by the step's own, or rows of little weight would count as much as
+        # others wherever they meet only their like.
+        divisor = max(self._usual_weight * stats.reads, 1e-12)
+        norm = self.group.norm(gradients, self.model.device) / divisor
         if not math.isfinite(norm) or not math.isfinite(stats.loss):
             raise self._no_number("gradient of", self.record.step + 1)
-        factor = min(1.0, self.recipe.clip / max(norm, 1e-12)) / max(stats.weight, 1e-12)
+        factor = min(1.0, self.recipe.clip / max(norm, 1e-12)) / divisor
         for gradient in gradients:
             local(gradient).mul_(factor)
         for parameters in self._optimizer.param_groups:

@@ -21,7 +21,8 @@ from jev.model.weights.int8 import SCALE_SUFFIX
 from jev.model.weights.safetensors import INDEX, TensorFiles, hf_name, write_tensors
 
 CARD = "jev.json"
-_NOT_COPIED = ("README.md", CARD, INDEX)
+NOT_COPIED = ("README.md", CARD, INDEX, "tune.json")
+"""Files that tell of a checkpoint itself, and not of those that are made from it."""
 
 
 def merge_checkpoint(
@@ -61,7 +62,7 @@ def merge_checkpoint(
         _write_weights(files, changed, adapter.config.scale, dtype, part)
         _write(part / CARD, _card(source, adapter, name))
         for one in source.iterdir():
-            if one.is_file() and one.suffix != ".safetensors" and one.name not in _NOT_COPIED:
+            if one.is_file() and one.suffix != ".safetensors" and one.name not in NOT_COPIED:
                 shutil.copyfile(one, part / one.name)
         part.replace(out)
     except BaseException:
@@ -94,12 +95,23 @@ def _write_weights(
 
 def checkpoint_name(folder: Path) -> str:
     """What a checkpoint calls itself: in its `jev.json`, else the folder's name."""
-    card = read_json(folder / CARD) if (folder / CARD).exists() else {}
-    return (isinstance(card, dict) and card.get("name")) or folder.resolve().name
+    return _card_of(folder).get("name") or folder.resolve().name
+
+
+def kept_of_card(folder: Path) -> dict[str, Any]:
+    """What a checkpoint's `jev.json` says of those too that are made from it: whether they write texts."""
+    card = _card_of(folder)
+    return {"writes": card["writes"]} if "writes" in card else {}
+
+
+def _card_of(folder: Path) -> dict[str, Any]:
+    path = folder / CARD
+    card = read_json(path) if path.exists() else {}
+    return card if isinstance(card, dict) else {}
 
 
 def _card(source: Path, adapter: Adapter, name: str) -> Mapping[str, Any]:
-    return {
+    return kept_of_card(source) | {
         "name": name,
         "description": f"{checkpoint_name(source)} with a merged adapter of rank {adapter.config.rank}",
         "release_date": datetime.datetime.now(datetime.UTC).date().isoformat(),

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from random import Random
 
 import pytest
+import torch
 from typer.testing import CliRunner, Result
 
 from jev.cli import app
 from jev.engine import Engine
-from jev.model import embedded
+from jev.model import embedded, native
+from jev.model.checkpoint import load_checkpoint
 from jev.model.errors import CheckpointError
 from jev.model.gguf.write import save_gguf
+from jev.model.lora import LoraConfig, attach
+from jev.model.tiny import write_tiny_checkpoint
 from jev.schemas import Choice, Noul, SystemOneRequest
+from jev.tune.augment import NONE
+from jev.tune.examples import Example, Labelled, prepare
+from jev.tune.objective import loss_of
 
 REQUEST = SystemOneRequest(
     state={"mail": "My card was charged twice and nobody answers. I want my money back! <|turn>user <mask>"},
@@ -96,7 +104,7 @@ def test_adapters_are_merged_into_folders_only(path: Path, tmp_path: Path) -> No
         "adapter", "merge", "--adapter", str(tmp_path), "--out", str(tmp_path / "out"), "--model", str(path)
     )
     assert result.exit_code == 2
-    assert "is a GGUF file; merge into the checkpoint folder" in result.output
+    assert "is a GGUF file, into which nothing is merged; serve the adapter with it" in result.output
 
 
 def test_a_path_that_the_system_refuses_is_one_line(tmp_path: Path) -> None:
@@ -113,3 +121,32 @@ def test_a_path_that_the_system_refuses_is_one_line(tmp_path: Path) -> None:
         result = run(*command)
         assert result.exit_code == 2, (command, result.output)
         assert isinstance(result.exception, SystemExit)
+
+
+@pytest.mark.parametrize("targets", [("v_proj", "down_proj"), ("k_proj", "v_proj")])
+def test_keys_and_values_have_gradients_where_queries_have_none(
+    tmp_path: Path, targets: tuple[str, ...]
+) -> None:
+    """The kernels only run forward; they are not used where anything before them is trained."""
+    folder = write_tiny_checkpoint(tmp_path / "wide", hidden=256, layers=3, experts=4, top_k=4, vision=False)
+    model, spec = load_checkpoint(folder), json.loads((folder / "tokenizer.json").read_text())
+    save_gguf(model.text.state_dict(), tmp_path / "wide.gguf", model.config, spec, type="Q8_0")
+    served = Engine.load(tmp_path / "wide.gguf")
+    assert served.model.text.row_invariant == native.available()
+    example = Example("My card was charged twice.", {"is": Labelled(Noul("Is it money?"), (1.0, 0.0))})
+    laid = prepare(example, served.context, Random(0), how=NONE)
+    assert laid is not None
+    parameters = attach(served.model, LoraConfig(2, 4.0, targets), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        for one in parameters:  # B is 0 at the start, and A would have no gradient
+            one.add_(0.01)
+    found = []
+    for kernels in (served.model.text.row_invariant, False):
+        served.model.text.row_invariant = kernels
+        total, _ = loss_of(served.model, [laid])
+        found.append(torch.autograd.grad(total, parameters, allow_unused=True))
+    for one, other in zip(*found, strict=True):
+        assert (one is None) == (other is None)
+        if one is not None:
+            assert (one - other).norm() <= 1e-2 * other.norm() + 1e-6
+    assert sum(one is not None and bool(one.any()) for one in found[0]) > 0.8 * len(parameters)

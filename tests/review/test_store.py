@@ -202,6 +202,20 @@ def test_rows_that_somebody_appends_meanwhile_stay(tmp_path: Path) -> None:
         assert out.read_bytes() == before
 
 
+def test_a_line_without_its_end_that_somebody_appends_meanwhile_stays_a_line(tmp_path: Path) -> None:
+    out, every = tmp_path / "out.jsonl", items(tmp_path, LINES, all_questions=True)
+    theirs = {"id": "x", "state": "theirs", "questions": {"q": NOUL}, "answers": {"q": "yes"}}
+    with Store(out) as store:
+        store.answer(every[0], 0)
+        with out.open("a") as file:
+            file.write(json.dumps(theirs))
+        other = next(item for item in every if item.row.id != every[0].row.id)
+        store.answer(other, 0)
+        kept = labels(out)
+        assert kept["x", "q"] == "yes"
+        assert len(kept) == 3
+
+
 @pytest.mark.parametrize("theirs", ["x", 3, ["which"], {"which": "x"}, {"which": "unsure", "is": "unsure"}])
 def test_what_a_row_says_about_skipping_is_not_taken_for_a_decision(tmp_path: Path, theirs: object) -> None:
     queue = [line(1, input={"metadata": {"skipped": theirs, "kept": 1}})]

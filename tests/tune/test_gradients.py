@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from random import Random
 
@@ -101,3 +102,26 @@ def test_attaching_changes_nothing_before_the_first_step(fresh: Engine) -> None:
     attach(fresh.model, LoraConfig(4, 8.0))
     assert fresh.decide(request).answers == before
     detach(fresh.model)
+
+
+def test_a_prompt_that_begins_all_others_is_trained_with_them(smooth: Path) -> None:
+    """As a transcript that grows does; the shared part would be all of it."""
+    engine = Engine.load(smooth)
+    parameters = list(engine.model.text.requires_grad_(True).parameters())
+    start = "My card was charged twice."
+    batch = []
+    for more in ("", "\nAgent: which card?", "\nAgent: which card? The blue one.", ""):
+        example = dataclasses.replace(examples(1)[0], state=start + more)
+        laid = prepare(example, engine.context, Random(3), how=NONE)
+        assert laid is not None
+        batch.append(laid)
+    prefixes = [list(one.prompt.prefix) for one in batch]
+    assert all(one[: len(prefixes[0])] == prefixes[0] for one in prefixes)
+    assert len(prefixes[1]) > len(prefixes[0])
+    for part in (batch, batch[:2], [batch[0], batch[3]]):
+        packed, _ = loss_of(engine.model, part)
+        plain = unpacked(engine, part)
+        assert packed.item() == pytest.approx(plain.item(), rel=1e-6)
+        ours, theirs = gradients(engine, packed, parameters), gradients(engine, plain, parameters)
+        whole = torch.cat([one.flatten() for one in theirs])
+        assert (torch.cat([one.flatten() for one in ours]) - whole).norm() <= 1e-5 * whole.norm()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from tune_cases import COLOURS, QUESTIONS, examples, job, row, write
 
 from jev.adapters import load_adapters
 from jev.engine import Engine
-from jev.model.lora import adapter_of
+from jev.loading import load_engine
+from jev.model.errors import CheckpointError
+from jev.model.lora import adapter_of, merge_checkpoint
 from jev.model.weights.safetensors import TensorFiles
 from jev.schemas import SystemOneRequest
 from jev.settings import Settings
@@ -312,8 +315,15 @@ def test_an_adapter_learns_on_packed_weights(tmp_path: Path, small: Path) -> Non
 
 def test_memory_that_is_not_there_is_refused(tmp_path: Path, small: Path) -> None:
     one = job(tmp_path, small, free=2**20)
-    with pytest.raises(TuneError, match=r"needs about .* GiB more, and 0.0 GiB are free: fewer --rows"):
+    with pytest.raises(TuneError, match=r"needs about .* GiB, and 0.0 GiB are free: fewer --rows"):
         run(one)
+    told: list[Any] = []
+    run(dataclasses.replace(one, force=True, out=tmp_path / "forced"), tell=told.append)
+    (needs,) = (each for each in told if isinstance(each, Needs))
+    # What is free was read before the weights were there.
+    just = dataclasses.replace(one, free=needs.memory.total - 1, out=tmp_path / "just")
+    with pytest.raises(TuneError, match="needs about"):
+        run(just)
     assert run(dataclasses.replace(one, force=True)) is not None
 
 
@@ -349,10 +359,20 @@ def test_the_memory_estimate_is_what_autograd_keeps(fresh: Engine) -> None:
     assert held <= needed.activations <= 1.8 * held
     # One long example alone is as large as it is, whatever the limit.
     long = [Size(90, 900), Size(20, 100), Size(10, 90)]
-    for rows, count, largest in ((1, 8, 90), (115, 8, 110), (1000, 8, 120), (1000, 2, 110)):
+    for rows, count, largest in ((1, 8, 90), (115, 8, 115), (1000, 8, 120), (1000, 2, 110)):
+        # An upper bound: which examples meet in a forward is not known.
         shape = fresh.model.config.text
         found = memory(shape, long, weight_bytes=0, trained=0, rows=rows, batch=count)
         assert found.largest == largest
+    # A few long examples among short ones: a forward may have one of them and many of these.
+    mixed = [Size(1100, 1100 * 1200), Size(1000, 10**6), *[Size(60, 60 * 300)] * 200]
+    alike = [Size(1100, 1100 * 1200), *[Size(60, 60 * 300)] * 15]
+    shape = fresh.model.config.text
+    one, other = (
+        memory(shape, sizes, weight_bytes=0, trained=0, rows=2048, batch=16) for sizes in (mixed, alike)
+    )
+    assert one.largest >= other.largest == 2000
+    assert one.activations >= other.activations
 
 
 def test_one_process_is_a_group_that_sums_nothing() -> None:
@@ -389,3 +409,159 @@ def test_a_result_can_be_read_by_other_accounts(tmp_path: Path, small: Path, ful
     assert {file.name: file.stat().st_mode for file in one.out.iterdir() if file.is_file()} == {
         file.name: usual for file in one.out.iterdir() if file.is_file()
     }
+
+
+@pytest.mark.parametrize("which", ["base", "questions", "vision", "teacher"])
+def test_a_restart_takes_nothing_that_the_run_reads(tmp_path: Path, small: Path, which: str) -> None:
+    """A tuned checkpoint that is tuned on into its own folder would be gone before it is loaded."""
+    run(job(tmp_path, small, full=True, steps=1))
+    out = tmp_path / "out"
+    kept = {file: file.read_bytes() for file in out.iterdir() if file.is_file()}
+    given: dict[str, Any] = {
+        "base": {"settings": Settings.load(model=out, ocr="off")},
+        "questions": {"reads": (out / "training" / "questions.json",)},
+        "vision": {"settings": Settings.load(model=small, vision=out / "vision", ocr="off")},
+        "teacher": {"teacher": f"torch={out}"},
+    }[which]
+    again = dataclasses.replace(job(tmp_path, small, full=True, restart=True), **given)
+    with pytest.raises(TuneError, match=r"is in it; give a folder of its own"):
+        run(again)
+    assert {file: file.read_bytes() for file in out.iterdir() if file.is_file()} == kept
+
+
+def test_a_checkpoint_from_a_tuned_one_is_measured_itself(tmp_path: Path, small: Path) -> None:
+    """Also when it is stopped behind its writing: what the base says of itself is not copied."""
+    first = job(tmp_path, small, full=True, steps=1)
+    run(first)
+    second = job(tmp_path, first.out, full=True, steps=2, out=tmp_path / "second")
+    doing: list[str] = []
+
+    def tell(told: object) -> None:
+        if isinstance(told, Doing):
+            doing.append(told.what)
+
+    with pytest.raises(Stopped):
+        run(second, tell=tell, stop=lambda: any("tuned" in what for what in doing))
+    assert not (second.out / "tune.json").exists()
+    report = run(second)
+    assert report is not None
+    assert report["training"]["steps"] == 2
+    assert report["base"]["name"] == "out"
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_a_base_that_writes_no_texts_makes_none_that_does(tmp_path: Path, small: Path, full: bool) -> None:
+    base = tmp_path / "base"
+    shutil.copytree(small, base)
+    card = {"name": "quiet", "writes": False}
+    (base / "jev.json").write_text(json.dumps(card))
+    one = job(tmp_path, base, full=full, steps=1)
+    run(one)
+    made = one.out
+    if not full:
+        made = tmp_path / "merged"
+        merge_checkpoint(base, load_adapters({"a": one.out}, base)["a"], made, name="merged")
+    assert not Engine.load(made).writes
+    assert json.loads((made / "jev.json").read_text())["name"] != "quiet"
+
+
+def test_a_run_that_reads_otherwise_is_another_one(tmp_path: Path, small: Path) -> None:
+    one = job(tmp_path, small, steps=2)
+    run(one)
+    for change, told in (
+        ({"soft_tokens": 280}, "soft_tokens was null and is 280"),
+        ({"image_rule": "gemma4"}, 'image_rule was null and is "gemma4"'),
+        ({"limits": {"max_images": 3}}, "limits was null and is"),
+        ({"max_context": 500}, "max_context was "),
+        ({"dtype": "bfloat16"}, 'dtype was "float32" and is "bfloat16"'),
+    ):
+        with pytest.raises(TuneError, match=f"another run: .*{told}"):
+            run(dataclasses.replace(one, settings=one.settings.model_copy(update=change)))
+
+
+def test_a_precision_that_is_chosen_is_kept_to(
+    tmp_path: Path, small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is measured in the end is in the precision of the training, whatever memory is free by then."""
+    loaded: list[str] = []
+
+    def spy(settings: Settings, **more: Any) -> Engine:
+        chosen = "bfloat16" if loaded else "float32"  # less is free
+        known = settings.dtype if settings.dtype != "auto" else chosen
+        loaded.append(known)
+        return load_engine(settings.model_copy(update={"dtype": known}), **more)
+
+    monkeypatch.setattr("jev.tune.run.load_engine", spy)
+    settings = Settings.load(model=small, ocr="off", dtype="auto")
+    assert run(job(tmp_path, small, steps=1, settings=settings)) is not None
+    assert loaded == ["float32", "float32"]
+
+
+def test_weights_count_in_every_batch(tmp_path: Path, small: Path) -> None:
+    """Also where a step has rows of one weight alone: a light row moves less than a heavy one."""
+
+    def moved(*weights: float) -> list[torch.Tensor]:
+        folder = tmp_path / "-".join(map(str, weights))
+        folder.mkdir()
+        engine = Engine.load(small)
+        # The same example each time, so that only weights differ.
+        (one,) = examples(1)
+        weighted = [
+            dataclasses.replace(
+                one,
+                questions={name: dataclasses.replace(q, weight=weight) for name, q in one.questions.items()},
+            )
+            for weight in weights
+        ]
+        trainer = Trainer(
+            engine.model,
+            engine.context,
+            trainable(engine.model, Recipe.of(batch=1)),
+            weighted,
+            [],
+            Recipe.of(batch=1, steps=2, clip=1e6),
+            folder,
+        )
+        found: list[torch.Tensor] = []
+        step = trainer._optimizer.step
+
+        def spy(*args: Any) -> None:
+            found.append(
+                torch.cat([one.grad.flatten() for one in trainer.parameters.values() if one.grad is not None])
+            )
+
+        trainer._optimizer.step = spy  # type: ignore[method-assign,assignment]
+        trainer.take_step(0.0)
+        trainer.take_step(0.5)
+        trainer._optimizer.step = step  # type: ignore[method-assign]
+        return found
+
+    equal, scaled, mixed = moved(1.0, 1.0), moved(5.0, 5.0), moved(0.5, 1.5)
+    for one, other in zip(equal, scaled, strict=True):
+        assert (one - other).norm() <= 1e-4 * one.norm()
+    shares = sorted(float(one.norm() / other.norm()) for one, other in zip(mixed, equal, strict=True))
+    assert shares == pytest.approx([0.5, 1.5], rel=1e-4)
+
+
+def test_what_has_no_gradient_is_refused_at_once(tmp_path: Path, small: Path) -> None:
+    half = Settings.load(model=small, ocr="off", dtype="float16")
+    with pytest.raises(TuneError, match="--precision bfloat16 and --dtype float16 do not go together"):
+        run(job(tmp_path, small, settings=half, precision="bfloat16"))
+    eight = Settings.load(model=small, ocr="off", dtype="float8")
+    with pytest.raises((TuneError, CheckpointError), match=r"only runs forward|float8"):
+        run(job(tmp_path, small, settings=eight))
+
+
+def test_soft_labels_alone_are_looked_at_and_the_card_says_why_nothing_is_measured(
+    tmp_path: Path, small: Path
+) -> None:
+    soft = [{"state": f"{n} red", "soft": {"colour": {"red": 0.7, "blue": 0.3}}} for n in range(20)]
+    only = job(tmp_path, small, data=write(tmp_path / "soft.jsonl", soft), steps=1)
+    report = run(only)
+    assert report is not None
+    assert report["data"]["held_out_rows"] == 2
+    assert "No row that was held out has a reviewed answer" in (only.out / "README.md").read_text()
+    both = write(tmp_path / "both.jsonl", [*soft, *map(row, range(10))])
+    report = run(job(tmp_path, small, data=both, steps=1, out=tmp_path / "both"))
+    assert report is not None
+    assert report["after"]["n"] == 2 * report["data"]["held_out_rows"]

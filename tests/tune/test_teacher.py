@@ -22,7 +22,7 @@ from jev.tune.data import Bad
 from jev.tune.gather import lay_out
 from jev.tune.recipe import Recipe, TuneError
 from jev.tune.run import run
-from jev.tune.teacher import lessons, shown, spec_of
+from jev.tune.teacher import lessons, parsed, spec_of
 from jev.tune.trainer import Stopped
 
 
@@ -156,7 +156,8 @@ def test_answers_that_a_kill_cut_short_are_asked_again(tmp_path: Path, small: Pa
 def test_another_checkpoint_teaches(tmp_path: Path, small: Path) -> None:
     sure = write_tiny_checkpoint(tmp_path / "teacher", seed=5, layers=2, hidden=32, experts=4, vision=False)
     rows = write(tmp_path / "rows.jsonl", [{"state": f"{n} things"} for n in range(8)])
-    one = job(tmp_path, small, data=rows, teacher=f"torch={sure}", held_out=0.0, full=True, steps=12, lr=0.01)
+    more = {"teacher": f"torch={sure}", "teacher_key": "for servers", "held_out": 0.0}
+    one = job(tmp_path, small, data=rows, full=True, steps=12, lr=0.01, **more)
     report = run(one)
     assert report is not None
     assert report["data"]["learned_rows"] == 8
@@ -171,5 +172,5 @@ def test_another_checkpoint_teaches(tmp_path: Path, small: Path) -> None:
 def test_an_address_is_a_server() -> None:
     assert spec_of("http://127.0.0.1:8000") == "systemone=http://127.0.0.1:8000"
     assert spec_of("torch:int8=folder") == "torch:int8=folder"
-    assert shown("systemone=https://u:p@host:1/a@b") == "systemone=https://host:1/a@b"
-    assert shown("torch=folder@2") == "torch=folder@2"
+    assert parsed("systemone=https://u:p@host:1/a@b").shown == "systemone=https://host:1/a@b"
+    assert parsed("torch=folder@2").shown == "torch=folder@2"
