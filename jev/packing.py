@@ -9,7 +9,7 @@ from jev.plan import Unit
 from jev.run import Encoding, Run
 
 LONG_SHARE = 4
-"""Long requests get at least one row to so many of short ones."""
+"""Long requests get at least one row to so many of short ones; the oldest is passed over so often at most."""
 
 
 @dataclass
@@ -83,7 +83,8 @@ def pack(runs: Sequence[Run], budget: int, chunk: int) -> Step:
     Requests that can be finished within `budget` rows are short. They go first, in order of arrival.
     The prompts of long ones are encoded in small chunks, so that a step with them ends soon and a
     short request that arrives waits little; and beside short ones they still get a part of every
-    step, so that neither kind can starve the other.
+    step, and the oldest of them a step's first place when nothing of it has fitted for a while, so that
+    neither kind can starve the other.
 
     Args:
         runs: unfinished runs in order of arrival.
@@ -95,17 +96,18 @@ def pack(runs: Sequence[Run], budget: int, chunk: int) -> Step:
             run.long = run.left > budget
     long = [run for run in runs if run.long]
     step = Step()
+    if long and long[0].passed >= LONG_SHARE:
+        step.add(long[0], budget, chunk)  # a read or picture that fits no share
     for run in runs:
         limit = budget - budget // LONG_SHARE if long else budget
         if not run.long and step.rows < limit:
             step.add(run, limit, budget)
-    if not step.rows:
-        for run in long:
-            if step.rows < budget:
-                step.add(run, budget, chunk)
-        return step
-    share = min(budget, step.rows + max(1, chunk // 2, step.rows // LONG_SHARE))
+    share = budget
+    if step.rows:
+        share = min(budget, step.rows + max(1, chunk // 2, step.rows // LONG_SHARE))
     for run in long:
-        if step.rows < share:
+        if step.rows < share and run not in step.shares:
             step.add(run, share, chunk)
+    if long:
+        long[0].passed = 0 if long[0] in step.shares else long[0].passed + 1
     return step

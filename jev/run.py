@@ -69,6 +69,7 @@ class Run:
         to_read: (unit, read number) pairs that are still to be read.
         readings: what was read, by unit id, in read order.
         long: whether it is one of those that wait for short ones; decided once.
+        passed: steps in a row that had no place for it.
         error: why it cannot be finished.
     """
 
@@ -82,6 +83,7 @@ class Run:
     keys: dict[int, bytes] = field(default_factory=dict)
     extended: bool = False
     long: bool | None = None
+    passed: int = 0
     cached_prefixes: int = 0
     steps: int = 0
     started: float = field(default_factory=time.perf_counter)

@@ -121,6 +121,7 @@ class Scheduler:
         finally:
             with self._changed:
                 self._reads.release(job)
+                self._changed.notify_all()  # a resting model lets go of it too
         return response, (job.started or job.submitted) - job.submitted
 
     async def write(self, plan: TextPlan, *, deadline: float | None = None) -> TextStream:

@@ -156,6 +156,11 @@ class Settings(BaseSettings):
     api_keys: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
         default=(), description="accepted bearer keys (a list, or comma separated); none = no authentication"
     )
+    allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(),
+        description="names besides localhost that a server without keys is reached by from web pages or on a "
+        "loopback address (a list, or comma separated)",
+    )
     page: bool = Field(default=True, description="whether / serves a page to try decisions and chat in")
     control_key: SecretStr | None = Field(
         default=None, min_length=1, description="key for /v1/control (pause, resume); none = no such routes"
@@ -229,6 +234,15 @@ class Settings(BaseSettings):
         if not keys:
             raise ValueError("there is no key in it")
         return keys
+
+    @field_validator("allowed_hosts", mode="before")
+    @classmethod
+    def _split_hosts(cls, value: Any) -> Any:
+        return (
+            [name.strip().lower() for name in value.split(",") if name.strip()]
+            if isinstance(value, str)
+            else value
+        )
 
     @field_validator("api_keys")
     @classmethod

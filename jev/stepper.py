@@ -100,7 +100,8 @@ class Stepper:
                     continue
                 for run in work.shares:
                     try:
-                        self._forward(*self._pack([run]))
+                        for part in self._pack([run]):
+                            self._forward(part)
                     except Exception as alone:
                         run.error = alone
 
@@ -174,7 +175,10 @@ class Stepper:
                 run.prefill_s += elapsed
             if mine and not run.to_read and not run.extended:
                 run.extended = True
-                run.to_read.extend(more_work(run.plan, run.readings))
+                try:
+                    run.to_read.extend(more_work(run.plan, run.readings))
+                except Exception as error:  # what came of one run is no fault of the others
+                    run.error = error
 
     def _chunk(self, one: Encoding, rows: int) -> Prefill:
         """The next rows of an encoding as the model takes them."""

@@ -161,9 +161,10 @@ class Writer:
         if one.generation is None:
             plan, prefix = one.plan, None
             one.keys = _keys(plan)
-            for key in list(one.keys.values())[: -LOOKED_UP - 1 : -1]:
-                if (prefix := self.cache.get(key)) is not None:
-                    break
+            looked_up = list(one.keys.values())[: -LOOKED_UP - 1 : -1]
+            if looked_up:  # a hit or a miss, however many beginnings are looked for
+                found = next((key for key in looked_up if self.cache.peek(key) is not None), looked_up[0])
+                prefix = self.cache.get(found)
             known = prefix.length if prefix is not None else 0
             one.generation = Generation(
                 self.model,
@@ -184,6 +185,7 @@ class Writer:
         """Take in what a forward did for a text."""
         plan = one.plan
         if not progress.step:
+            one.seconds = 0.0  # of the prompt, not of a canvas
             self._keep(one, generation)
             return
         block, canvas = progress.block, progress.canvas

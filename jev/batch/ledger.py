@@ -115,7 +115,7 @@ class Ledger:
             self._db.executescript(_TABLES)
             self._check_format()
         except sqlite3.DatabaseError as error:
-            raise JobError(f"{self.path}: it cannot be used as a ledger ({error})") from None
+            raise JobError(f"{self.path}: it cannot be used as a ledger ({error})") from error
 
     def close(self) -> None:
         """Let go of the files."""

@@ -90,5 +90,6 @@ def create_app(settings: Settings, engine: Engine | None = None) -> FastAPI:
     routers = (api, files_api, batches_api, openai_api, ollama_api, models_api, ops, control, page)
     routes = [*app.routes, *(route for router in routers for route in router.routes)]
     paths = frozenset(path for route in routes if (path := getattr(route, "path", None)))
-    app.add_middleware(RequestMiddleware, metrics=app.state.metrics, paths=paths)
+    allowed = None if settings.api_keys else frozenset(settings.allowed_hosts)
+    app.add_middleware(RequestMiddleware, metrics=app.state.metrics, paths=paths, allowed=allowed)
     return app

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 from jev.batch.ledger import Ledger, Totals
 from jev.batch.outcome import Outcome
+from jev.batch.readers import JobError
 from jev.schemas import BadRequestError, parse_request
 from jev.schemas.batches import Batch, BatchCounts, BatchIssue, BatchIssues, BatchLine, BatchUsage
 from jev.server.batch_lines import (
@@ -49,6 +52,16 @@ def counted(totals: Totals) -> tuple[BatchCounts, BatchUsage]:
 def usage_of(read: int, written: int) -> BatchUsage:
     """Tokens with their sum."""
     return BatchUsage(input_tokens=read, output_tokens=written, total_tokens=read + written)
+
+
+def _opened(path: Path) -> Ledger:
+    """The ledger; OSError where the disk is at fault and not what is in the file."""
+    try:
+        return Ledger(path)
+    except JobError as error:
+        if isinstance(error.__cause__, sqlite3.OperationalError):
+            raise OSError(str(error)) from None
+        raise
 
 
 class UnusableError(Exception):
@@ -91,7 +104,7 @@ class BatchJob:
         ledger: Ledger | None = None
         try:
             folder = self._store.folder(self._id)
-            ledger = await self._on_disk(partial(Ledger, folder / LEDGER))
+            ledger = await self._on_disk(partial(_opened, folder / LEDGER))
             if not self._ending():
                 await self._decide_all(ledger)
             batch = await self._on_disk(partial(self._finish, ledger))
@@ -105,13 +118,18 @@ class BatchJob:
         await self._end(batch)
 
     async def fail(self, issue: BatchIssue) -> None:
-        """End the batch without results; OSError if the disk fails."""
-        await self._end(await asyncio.to_thread(self._failed, [issue]))
+        """End the batch without results; ServerError 503 if the disk fails."""
+
+        def failed() -> Batch:
+            with storage():
+                return self._failed([issue])
+
+        await self._end(await asyncio.to_thread(failed))
 
     async def _end(self, batch: Batch) -> None:
         """Show that the batch has ended, now that the disk knows and nothing is left to do."""
         await asyncio.to_thread(self._store.tidy, self._id)
-        self._store.show(batch)
+        self._store.show(self._id, lambda _: dict(batch))
 
     def _failed(self, issues: list[BatchIssue]) -> Batch:
         errors = BatchIssues(data=issues)
@@ -174,12 +192,12 @@ class BatchJob:
             with ledger.transaction():
                 ledger.add(bad)
                 ledger.set(**{VALIDATED: total})
-        batch = self._store.get(self._id)
-        if batch.status == "validating":
+        if self._store.get(self._id).status == "validating":
             counts = BatchCounts(total=total, failed=ledger.totals().failed)
             model = self._service.serving()[0].name
             self._store.update(
                 self._id,
+                only=("validating",),
                 status="in_progress",
                 in_progress_at=self._now(),
                 request_counts=counts,
@@ -231,8 +249,12 @@ class BatchJob:
         end = self._ending()
         if end is not None and not self._enter_unrun(ledger, end) and end == "expired":
             end = None  # its time is over, but it was done before
-        if end != "cancelled":  # that one says "cancelling" until it is over
-            store.update(id, status="finalizing", finalizing_at=self._now())
+        # One that is cancelled says "cancelling" until it is over.
+        live = ("validating", "in_progress", "finalizing")
+        now = store.update(id, only=live, status="finalizing", finalizing_at=self._now())
+        if now.status == "cancelling" and end != "cancelled":  # it came just now
+            end = "cancelled"
+            self._enter_unrun(ledger, end)
         answers = (result_line(id, one) for one in ledger.outcomes() if one.answered)
         errors = (result_line(id, one) for one in ledger.outcomes(failed=True))
         folder = store.folder(id)
@@ -263,19 +285,19 @@ class BatchJob:
 
     def _show(self, outcome: Outcome) -> None:
         """Count one more outcome; the ledger has it, so nothing is written."""
-        batch = self._store.get(self._id)
-        known, usage = batch.request_counts, batch.usage or BatchUsage()
         read, written = outcome.tokens
-        counts = BatchCounts(
-            total=known.total,
-            completed=known.completed + outcome.answered,
-            failed=known.failed + (not outcome.answered),
-        )
-        changes = {
-            "request_counts": counts,
-            "usage": usage_of(usage.input_tokens + read, usage.output_tokens + written),
-        }
-        self._store.show(batch.model_copy(update=changes))
+
+        def counts(batch: Batch) -> dict[str, Any]:
+            known, usage = batch.request_counts, batch.usage or BatchUsage()
+            counts = BatchCounts(
+                total=known.total,
+                completed=known.completed + outcome.answered,
+                failed=known.failed + (not outcome.answered),
+            )
+            tokens = usage_of(usage.input_tokens + read, usage.output_tokens + written)
+            return {"request_counts": counts, "usage": tokens}
+
+        self._store.show(self._id, counts)
 
     def _ending(self) -> str | None:
         """How the batch ends before all its lines are decided, if it does."""

@@ -112,10 +112,10 @@ class BatchJobs:
     async def cancel(self, id: str) -> Batch:
         """Have a batch end soon; one that has ended stays as it is. KeyError if there is none."""
         store = self.kept
-        batch = store.get(id)
-        if not batch.ended and batch.status != "cancelling":
-            now = int(store.clock())
-            await _on_disk(partial(store.update, id, status="cancelling", cancelling_at=now))
+        now = int(store.clock())
+        live = ("validating", "in_progress", "finalizing")
+        changed = partial(store.update, id, only=live, status="cancelling", cancelling_at=now)
+        if store.get(id).status in live and (await _on_disk(changed)).status == "cancelling":
             await self._run(id)  # if it runs already, that run notices
         return store.get(id)
 
@@ -140,6 +140,8 @@ class BatchJobs:
                 await self._run(id)
             except ModelUnavailableError:
                 return  # the server is stopping: it goes on at the next start
+            except Exception as error:  # the next batches are run whatever becomes of this one
+                logger.error("%s was left: %s", id, crash_report(error))
 
     async def _run(self, id: str) -> None:
         """Take a batch to its end, unless somebody is at it.
@@ -155,20 +157,30 @@ class BatchJobs:
             while not store.get(id).ended:
                 job = BatchJob(self._service, store, id, self._decided)
                 try:
-                    await job.run()
-                except ModelUnavailableError:
-                    raise
+                    await self._take_on(job, id)
                 except ServerError as error:
                     logger.error("%s waits for the disk: %s", id, error)
                     await asyncio.sleep(DISK_SECONDS)
-                except Exception as error:
-                    logger.error("%s failed: %s", id, crash_report(error))
-                    message = "The server failed; its log says where"
-                    await job.fail(BatchIssue(code="server_error", message=message))
         except KeyError:
             pass  # it was removed
         finally:
             self._running.discard(id)
+
+    @staticmethod
+    async def _take_on(job: BatchJob, id: str) -> None:
+        """Run a job; one that fails in a way that nobody thought of ends its batch.
+
+        Raises:
+            ModelUnavailableError: the server is shutting down.
+            ServerError: 503; the disk is full or fails.
+        """
+        try:
+            await job.run()
+        except (ModelUnavailableError, ServerError, KeyError):
+            raise
+        except Exception as error:
+            logger.error("%s failed: %s", id, crash_report(error))
+            await job.fail(BatchIssue(code="server_error", message="The server failed; its log says where"))
 
     async def _sweep(self) -> None:
         while True:
@@ -186,7 +198,7 @@ class BatchJobs:
             totals, _ = read_totals(store.folder(batch.id) / LEDGER)
             counts, usage = counted(totals)
             counts.total = batch.request_counts.total
-            store.show(batch.model_copy(update={"request_counts": counts, "usage": usage}))
+            store.show(batch.id, lambda known: {"request_counts": counts, "usage": usage})
 
 
 async def _on_disk(work: Callable[[], T]) -> T:

@@ -16,7 +16,13 @@ from pydantic import ValidationError
 from jev.attachments import Source, sources_of
 from jev.batch.outcome import Outcome
 from jev.crash import crash_report
-from jev.errors import APIError, InvalidRequestError, OverloadedError, ServerError
+from jev.errors import (
+    APIError,
+    InvalidRequestError,
+    ModelUnavailableError,
+    OverloadedError,
+    ServerError,
+)
 from jev.material import NOTHING
 from jev.schemas import BadRequestError, SystemOneRequest, Warning, parse_json, parse_request
 from jev.schemas.batches import BatchLine
@@ -24,6 +30,7 @@ from jev.schemas.errors import issues_of
 from jev.server.batch_store import line_id
 from jev.server.errors import body_of_error
 from jev.server.routes import body_of
+from jev.unless import unless
 
 if TYPE_CHECKING:
     from jev.server.service import Service
@@ -33,6 +40,9 @@ logger = logging.getLogger(__name__)
 
 FIRST_WAIT = 0.25
 LONGEST_WAIT = 5.0
+
+LOOK_SECONDS = 0.5
+"""How often a line that waits for the model sees whether its batch has ended."""
 
 BOM = b"\xef\xbb\xbf"
 
@@ -179,7 +189,14 @@ async def decide_line(
     while not give_up():
         scheduler = service.serving()[1]
         try:
-            response, _ = await scheduler.submit(plan, background=True)
+            response, _ = await unless(
+                _given_up(give_up), scheduler.submit(plan, background=True), _GivenUpError()
+            )
+        except _GivenUpError:
+            return None
+        except ModelUnavailableError:
+            service.serving()
+            await asyncio.sleep(FIRST_WAIT)  # it was paused: that is no fault of the line's
         except OverloadedError as error:
             pause = wait if error.retry_after is None else min(error.retry_after, LONGEST_WAIT)
             await asyncio.sleep(pause * (1 - 0.25 * random.random()))  # noqa: S311 - jitter
@@ -192,6 +209,16 @@ async def decide_line(
             decision.answered(response)
             return Outcome(number, line.custom_id, body_of(response, warnings))
     return None
+
+
+async def _given_up(give_up: Callable[[], bool]) -> None:
+    """Return once nobody wants the answer any more: a server that is never idle would not get to it."""
+    while not give_up():  # noqa: ASYNC110 - time is one of the reasons
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+class _GivenUpError(Exception):
+    """Nobody wants the answer any more."""
 
 
 def _parsed(service: Service, body: dict[str, Any]) -> tuple[SystemOneRequest, list[Warning], list[Source]]:

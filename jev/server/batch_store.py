@@ -20,7 +20,7 @@ import secrets
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from heapq import merge
@@ -87,7 +87,13 @@ class BatchStore:
         self.clock = clock
         self._ttl_s = ttl_s
         self._max = max_batches
-        self._guard = threading.RLock()
+        # Of what `get` returns; nobody who holds it waits for the disk, for the event loop takes it too.
+        self._guard = threading.Lock()
+        # Of states on disk; held while one is written. `_guard` is taken inside it, never the other way.
+        self._writing = threading.Lock()
+        self._making = 0
+        # Batches whose end is on disk and is not shown yet.
+        self._over: dict[str, Batch] = {}
         self._temporary = None
         if directory is None:
             self._temporary = TemporaryFolder("jev-batches-")
@@ -125,34 +131,41 @@ class BatchStore:
         """
         now = self.clock()
         window = int(request.completion_window[:-1]) * 3600
+        self.sweep()
         with self._guard:
-            self.sweep()
-            if len(self._batches) >= self._max:
+            count = len(self._batches) + self._making
+            if count >= self._max:
                 raise TooLargeError(
-                    f"There are {len(self._batches)} batches and the most is {self._max}; "
+                    f"There are {count} batches and the most is {self._max}; "
                     f"an ended one is removed {self._ttl_s:g} s after its end, or by DELETE"
                 )
-            batch = Batch(
-                id=f"batch_{time.time_ns():016x}{secrets.token_hex(8)}",  # ids sort as they were made
-                input_file_id=request.input_file_id,
-                completion_window=request.completion_window,
-                status="validating",
-                created_at=int(now),
-                expires_at=int(now) + window,
-                metadata=request.metadata,
-            )
-            new = self._folder / f"new-{secrets.token_hex(16)}"
-            try:
-                new.mkdir(mode=0o700)
-                _write(new / INPUT, data)
-                _write(new / STATE, batch.model_dump_json().encode())
-                new.rename(self.folder(batch.id))
-                _sync_folder(self._folder)
-            except OSError:
+            self._making += 1
+        batch = Batch(
+            id=f"batch_{time.time_ns():016x}{secrets.token_hex(8)}",  # ids sort as they were made
+            input_file_id=request.input_file_id,
+            completion_window=request.completion_window,
+            status="validating",
+            created_at=int(now),
+            expires_at=int(now) + window,
+            metadata=request.metadata,
+        )
+        new = self._folder / f"new-{secrets.token_hex(16)}"
+        made = False
+        try:
+            new.mkdir(mode=0o700)
+            _write(new / INPUT, data)
+            _write(new / STATE, batch.model_dump_json().encode())
+            new.rename(self.folder(batch.id))
+            _sync_folder(self._folder)
+            made = True
+        finally:
+            if not made:
                 shutil.rmtree(new, ignore_errors=True)
-                raise
-            self._batches[batch.id] = batch
-            return batch
+            with self._guard:
+                self._making -= 1
+                if made:
+                    self._batches[batch.id] = batch
+        return batch
 
     def get(self, id: str) -> Batch:
         """Return a batch; KeyError if there is none with this id."""
@@ -164,33 +177,57 @@ class BatchStore:
         with self._guard:
             return [self._batches[id] for id in sorted(self._batches, reverse=True)]
 
-    def update(self, id: str, **changes: Any) -> Batch:
-        """Change fields of a batch, on disk and then for `get`; KeyError and OSError."""
-        with self._guard:
-            self._batches[id] = self.write(id, **changes)
-            return self._batches[id]
+    def update(self, id: str, *, only: Sequence[str], **changes: Any) -> Batch:
+        """Change fields of a batch, on disk and then for `get`; KeyError and OSError.
+
+        Args:
+            id: the batch's.
+            only: a batch of another status stays as it is, and so does one whose end is on disk.
+            changes: the fields.
+
+        Returns:
+            The batch as it is now.
+        """
+        with self._writing:
+            batch = self.get(id)
+            if batch.status not in only or id in self._over:
+                return self._over.get(id, batch)
+            self._write_state(batch.model_copy(update=changes))
+            return self.show(id, lambda _: changes)
 
     def write(self, id: str, **changes: Any) -> Batch:
-        """Return a batch with changed fields, which the disk has now and `get` does not; as `update`."""
-        with self._guard:
-            batch = self._batches[id].model_copy(update=changes)
-            folder = self.folder(id)
-            _write(folder / f"{STATE}.new", batch.model_dump_json().encode())
-            (folder / f"{STATE}.new").replace(folder / STATE)
-            _sync_folder(folder)
+        """Write how a batch has ended, which the disk has now and `get` does not; KeyError and OSError."""
+        with self._writing:
+            batch = self.get(id).model_copy(update=changes)
+            self._write_state(batch)
+            self._over[id] = batch
             return batch
 
-    def show(self, batch: Batch) -> None:
-        """Change what `get` returns and not the disk, which has it already or need not have it."""
+    def show(self, id: str, changes: Callable[[Batch], Mapping[str, Any]]) -> Batch:
+        """Change what `get` returns and not the disk, which has it already or need not have it.
+
+        Args:
+            id: the batch's; KeyError if there is none.
+            changes: fields, from the batch as it is.
+        """
         with self._guard:
-            if batch.id in self._batches:
-                self._batches[batch.id] = batch
+            batch = self._batches[id]
+            self._batches[id] = batch.model_copy(update=changes(batch))
+            if self._batches[id].ended:
+                self._over.pop(id, None)
+            return self._batches[id]
+
+    def _write_state(self, batch: Batch) -> None:
+        folder = self.folder(batch.id)
+        _write(folder / f"{STATE}.new", batch.model_dump_json().encode())
+        (folder / f"{STATE}.new").replace(folder / STATE)
+        _sync_folder(folder)
 
     def remove(self, id: str) -> None:
         """Remove a batch with its results; KeyError if there is none with this id."""
         with self._guard:
             del self._batches[id]
-            _remove(self.folder(id))
+        _remove(self.folder(id))
 
     def tidy(self, id: str) -> None:
         """Remove what a batch that has ended needs no more: its input and its ledger."""
@@ -204,9 +241,9 @@ class BatchStore:
     def sweep(self) -> None:
         """Remove batches whose time after their end is over."""
         now = self.clock()
-        with self._guard:
-            for batch in list(self._batches.values()):
-                if batch.ended and self.expires(batch) <= now:
+        for batch in self.all():
+            if batch.ended and self.expires(batch) <= now:
+                with suppress(KeyError):  # somebody else has removed it
                     self.remove(batch.id)
 
     def expires(self, batch: Batch) -> float:

@@ -5,12 +5,17 @@ from __future__ import annotations
 from typing import Literal
 
 from fastapi import APIRouter, Depends, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from jev.errors import InvalidRequestError
 from jev.scheduler import Scheduler
+from jev.schemas import issues_of, parse_json
 from jev.server.auth import Authenticator
 from jev.server.openapi import ERRORS
 from jev.server.routes import service_of
+
+MAX_BODY = 4096
+"""Bytes of the largest body."""
 
 
 class PauseRequest(BaseModel):
@@ -47,11 +52,14 @@ def control_api(key: str) -> APIRouter:
     async def state(request: Request) -> ControlState:
         return _state(_scheduler(request))
 
-    @api.post("/pause", summary="Let the model rest")
-    async def pause(request: Request, body: PauseRequest | None = None) -> ControlState:
+    body = {"content": {"application/json": {"schema": PauseRequest.model_json_schema()}}}
+
+    @api.post("/pause", summary="Let the model rest", openapi_extra={"requestBody": body})
+    async def pause(request: Request) -> ControlState:
         """Answer once the model is at rest. Requests that come now wait, each up to its deadline."""
+        asked = await _pause_request(request)  # by hand: FastAPI would read a body before the key
         scheduler = _scheduler(request)
-        await scheduler.pause((body or PauseRequest()).mode)
+        await scheduler.pause(asked.mode)
         return _state(scheduler)
 
     @api.post("/resume", summary="Go on after a pause")
@@ -68,6 +76,23 @@ def control_api(key: str) -> APIRouter:
         return _state(scheduler)
 
     return api
+
+
+async def _pause_request(request: Request) -> PauseRequest:
+    """What the body asks for; without one what is usual.
+
+    Raises:
+        APIError: it is too large, too slow, or asks for something else.
+    """
+    service = service_of(request)
+    with service.bodies.lease() as lease:
+        raw = await service.receive(request, lease, limit=MAX_BODY)
+    if not raw.strip():
+        return PauseRequest()
+    try:
+        return PauseRequest.model_validate(parse_json(raw))
+    except ValidationError as error:
+        raise InvalidRequestError.of(issues_of(error)) from None
 
 
 def _scheduler(request: Request) -> Scheduler:

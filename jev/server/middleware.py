@@ -11,10 +11,11 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from jev.crash import crash_report
-from jev.errors import ModelUnavailableError, ServerError
+from jev.errors import ModelUnavailableError, PermissionDeniedError, ServerError
 from jev.server.errors import CLIENT_GONE, error_response
 from jev.server.logs import log_request
 from jev.server.metrics import Metrics
+from jev.server.origin import stranger
 from jev.server.record import RequestRecord
 
 logger = logging.getLogger(__name__)
@@ -29,12 +30,21 @@ class RequestMiddleware:
         app: what it wraps.
         metrics: where finished requests are counted.
         paths: the routes there are; any other path is counted and logged as "unmatched".
+        allowed: names of the server for `stranger`; None = whoever has a key is served.
     """
 
-    def __init__(self, app: ASGIApp, *, metrics: Metrics, paths: Collection[str]) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        metrics: Metrics,
+        paths: Collection[str],
+        allowed: Collection[str] | None = None,
+    ) -> None:
         self._app = app
         self._metrics = metrics
         self._paths = paths
+        self._allowed = allowed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI connection."""
@@ -43,6 +53,9 @@ class RequestMiddleware:
             return
         record = RequestRecord()
         record.attach(scope)
+        app = self._app
+        if self._allowed is not None and (reason := stranger(scope, self._allowed)) is not None:
+            app = error_response(PermissionDeniedError(reason), scope["path"])
         began = time.perf_counter()
         status: int | None = None
 
@@ -56,7 +69,7 @@ class RequestMiddleware:
             await send(message)
 
         try:
-            await self._app(scope, receive, send_with_id)
+            await app(scope, receive, send_with_id)
         except asyncio.CancelledError:
             # The server is stopping and has waited long enough.
             if status is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 import threading
 from pathlib import Path
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 import jev.stepper
 from jev.engine import Engine
+from jev.errors import ServerError
 from jev.packing import LONG_SHARE, pack
 from jev.plan import Plan
 from jev.run import Run
@@ -161,6 +163,39 @@ def test_one_that_fails_fails_alone(small: Engine, monkeypatch: pytest.MonkeyPat
         same(response, variant(small).run(plan))
 
 
+def test_a_reading_that_is_no_number_is_the_fault_of_one_alone(
+    small: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where what is read decides whether to read on: others neither fail nor are read twice."""
+    engine = variant(small)
+    fields = {"samples": "auto", "auto_threshold": 0.0, "diagnostics": True}
+    bad = engine.prepare(ask("The one that is no number.", **fields))
+    inner = jev.stepper.step
+
+    def poisoned(model: Any, prefills: Any, reads: Any) -> Any:
+        longer, readings = inner(model, prefills, reads)
+        for (branch, _), found in zip(reads, readings, strict=True):
+            if branch.prefix.length == len(bad.units[0].prefix):
+                nan = [[float("nan")] * len(row) for row in found[0].logits]
+                found[:] = [dataclasses.replace(one, logits=nan) for one in found]
+        return longer, readings
+
+    asked = [ask("First.", samples=1), ask("Third, which has some more words in it.", **fields)]
+    first, third = map(engine.prepare, asked)
+    lengths = {len(plan.units[0].prefix) for plan in (first, bad, third)}
+    assert len(lengths) == 3
+    monkeypatch.setattr(jev.stepper, "step", poisoned)
+    found = engine.run_many([first, bad, third])
+    assert isinstance(found[1], ArithmeticError | ValueError | ServerError)
+    assert not isinstance(found[1], TypeError)
+    monkeypatch.undo()
+    for one, plan in ((found[0], first), (found[2], third)):
+        same(one, variant(small).run(plan))
+        assert isinstance(one, SystemOneResponse)
+        alone = variant(small).run(plan)
+        assert one.usage == alone.usage
+
+
 # Who goes first
 
 
@@ -202,6 +237,24 @@ def test_a_long_request_moves_on_beside_any_number_of_short_ones(small: Engine) 
         steps += 1
         assert long.done or before - long.left >= 64 or before <= 64
     assert steps <= total / 64 + 2
+
+
+@pytest.mark.parametrize("reads", [1, 3])
+def test_a_read_that_fits_no_share_is_not_put_off_for_ever(small: Engine, reads: int) -> None:
+    """The last rows of a long request cannot be split; short ones keep coming."""
+    engine = variant(small, step_rows=512)
+    (long,) = started(engine, ask("word " * 500, ("many",), samples=reads))
+    assert 128 < long.need(long.plan.units[0], set()) < 512
+    total, steps, answered = long.left, 0, 0
+    short: Run | None = None
+    while not long.done:
+        if short is None or short.done:
+            answered += short is not None
+            (short,) = started(engine, ask(f"Short {steps}."))
+        engine.step([long, short])
+        steps += 1
+        assert steps < total / 32 + (LONG_SHARE + 1) * (reads + 1)
+    assert answered > steps / 4
 
 
 def test_what_goes_into_a_step(small: Engine) -> None:

@@ -440,3 +440,36 @@ async def test_nothing_is_lost_or_run_twice_under_random_load() -> None:
     assert len(engine.ran) == len(set(engine.ran))
     await until(lambda: scheduler.pending == (0, 0))
     scheduler.close(timeout=5)
+
+
+async def test_what_a_gone_caller_took_is_not_learned_as_the_next_ones_time(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long request that is given up does not make an idle server refuse a burst of small ones."""
+    scheduler: Any = Scheduler(engine, 64, 10**6, 0.5, 512)  # pyright: ignore[reportArgumentType]
+    monkeypatch.setattr("jev.reads.WELCOME", 0)
+    try:
+        gone = asyncio.create_task(scheduler.submit(Plan(4000, "gone", gate=threading.Event())))
+        await asyncio.sleep(1.0)  # two hundred steps of it
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
+        await scheduler.submit(Plan(60, "small"))
+        many = [scheduler.submit(Plan(60, f"burst {n}")) for n in range(20)]
+        assert len(await asyncio.gather(*many)) == 20
+    finally:
+        scheduler.close(timeout=5)
+
+
+async def test_a_resting_model_lets_go_of_what_nobody_wants(scheduler: Any, engine: Engine) -> None:
+    """Places are free again during a `keep` pause, and not only once it is over."""
+    tasks = [asyncio.create_task(scheduler.submit(Plan(1, f"{n}", gate=threading.Event()))) for n in range(4)]
+    await until(lambda: scheduler.pending[0] == 4 and engine.started.is_set())
+    await scheduler.pause("keep")
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await until(lambda: scheduler.pending == (0, 0))
+    waiting = asyncio.create_task(scheduler.submit(Plan(1, "new")))
+    await until(lambda: scheduler.pending[0] == 1)
+    scheduler.resume()
+    assert (await waiting)[0] == "answer new"

@@ -87,6 +87,55 @@ async def test_a_wrong_mode_is_named(http: httpx.AsyncClient, given: Any) -> Non
     assert (await http.get("/v1/control", headers=KEY)).json()["paused"] is False
 
 
+@pytest.mark.parametrize(
+    "raw", [b'{"mode": NaN}', b'{"mode": "\\ud800"}', b"{", b"\xff", b"[" * 2000, b" " * 5000]
+)
+async def test_a_body_that_cannot_be_is_refused(http: httpx.AsyncClient, raw: bytes) -> None:
+    answer = await http.post("/v1/control/pause", content=raw, headers=KEY)
+    assert answer.status_code in (413, 422)
+    assert (await http.get("/v1/control", headers=KEY)).json()["paused"] is False
+    assert (await http.post("/v1/control/pause", content=b"  ", headers=KEY)).json()["paused"] is True
+
+
+async def test_without_the_key_no_body_is_read(http: httpx.AsyncClient) -> None:
+    read = 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal read
+        for _ in range(100):
+            read += 1
+            yield b" " * 2**16
+
+    app = http._transport.app  # type: ignore[attr-defined]
+    sent: list[Any] = []
+    chunks = endless()
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": await anext(chunks), "more_body": True}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    path = "/v1/control/pause"
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "headers": [(b"content-type", b"application/json")],
+        "client": ("1.2.3.4", 1),
+        "server": ("x", 80),
+    }
+    await app(scope, receive, send)
+    assert sent[0]["status"] == 403
+    assert read <= 1
+
+
 async def test_the_cache_is_reset(http: httpx.AsyncClient) -> None:
     assert (await http.post("/v1/control/reset-cache", headers=KEY)).status_code == 200
 

@@ -59,7 +59,7 @@ async def loaded(request: Request) -> OllamaModels:
 async def show(request: Request) -> OllamaDescription:
     """Describe the model that the body names."""
     engine, _ = service_of(request).serving()
-    asked, _ = parse_text_request(await body_of(request), OllamaShow, {}, idle=("verbose",))
+    asked, _ = parse_text_request(await body_of(request, any_kind=True), OllamaShow, {}, idle=("verbose",))
     model_named(request, asked.model or asked.name or "jev-latest")
     template, config = engine.context.template, engine.model.config.text
     abilities = {"completion": True, "vision": engine.has_vision, "thinking": template.can_think}

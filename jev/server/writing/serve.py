@@ -265,14 +265,14 @@ def _headers(asked: Asked, plan: TextPlan, warning: str | None) -> dict[str, str
     headers = {
         "x-jev-seed": str(plan.options.seed),
         "x-jev-ignored": ", ".join(asked.ignored),
-        "x-jev-unknown": ", ".join(map(_ascii, unknown)),
-        "x-jev-warning": _ascii(warning or ""),
+        "x-jev-unknown": ", ".join(name for one in unknown if (name := _ascii(one).strip())),
+        "x-jev-warning": _ascii(warning or "").strip(),
     }
     return {name: value for name, value in headers.items() if value}
 
 
 def _ascii(text: str) -> str:
-    """Text as a header can carry it."""
+    """Text as a header can carry it, but for spaces around it."""
     return "".join(c if " " <= c <= "~" else "?" for c in text)
 
 

@@ -194,6 +194,10 @@ def test_what_has_no_effect_is_said(echo_engine: Engine, start_app: Callable[...
         response = app.chat("Hello", **fields, frobnicate=1, **{"néw\r\n": 2})
         assert response.headers["x-jev-ignored"] == "temperature, top_p, verbosity"
         assert response.headers["x-jev-unknown"] == "frobnicate, n?w??"
+    odd = app.chat("Hello", **{"foo ": 1, " ": 2, "x" * 63 + " y": 3, " bar": 4})
+    assert odd.headers["x-jev-unknown"].startswith("foo, xxx")
+    assert odd.headers["x-jev-unknown"].endswith(", bar")
+    assert "x-jev-unknown" not in app.chat("Hello", **{" ": 1}).headers
     inner = {"chat_template_kwargs": {"thinking": True}, "stream": True, "stream_options": {"usage": True}}
     assert (
         app.chat("Hello", **inner).headers["x-jev-unknown"]

@@ -55,6 +55,7 @@ def test_metrics(tiny_app: App) -> None:
     assert grown("jev_text_canvas_rows_total") == 16 * canvases
     assert grown("jev_text_canvas_seconds_count") == canvases
     assert grown("jev_text_canvas_seconds_sum") > 0
+    assert grown("jev_prefix_cache_misses_total") + grown("jev_prefix_cache_hits_total") <= 1
     assert grown("jev_text_steps_total") >= canvases
     assert after["jev_pending_texts"] == after["jev_pending_text_rows"] == 0
 

@@ -252,6 +252,13 @@ def test_ollama(echo: App, path: str, body: Any, word: str) -> None:
     assert response.json()["error"].startswith(word)
 
 
+def test_a_content_type_of_a_form_does_not_matter(echo: App) -> None:
+    """`curl -d` sends it, and Ollama's documentation uses that."""
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    for path, body in (("/api/show", b'{"model": "jev-latest"}'), ("/api/generate", b'{"prompt": "x"}')):
+        assert echo.client.post(path, content=body, headers=form).status_code == 200
+
+
 def test_other_errors_have_ollamas_shape_too(
     echo: App, echo_engine: Engine, start_app: Callable[..., App]
 ) -> None:
