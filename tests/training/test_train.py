@@ -15,6 +15,7 @@ from jev.model.tiny import write_tiny_checkpoint
 from jev.model.tuning import label_logits
 
 data = import_module("data")
+export = import_module("export")
 fast = import_module("fast")
 guides = import_module("guides")
 packs = import_module("packs")
@@ -159,3 +160,30 @@ def test_twins_are_the_same_question(engine: Engine, rows: Path) -> None:
         assert [reads[first].target[index] for index in order] == list(reads[second].target)
     assert guides.disagreement(logits, pairs) == pytest.approx(0.0, abs=1e-6)
     assert guides.disagreement(torch.randn(len(reads), width), pairs) > 0.1
+
+
+def test_a_checkpoint_is_as_good_as_a_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the way to a folder or to a state of it is the same, and a run goes on from it."""
+    seed = write_tiny_checkpoint(tmp_path / "seed", seed=1, layers=4, window=512, vision=False)
+    other = write_tiny_checkpoint(tmp_path / "other", seed=2, layers=4, window=512, vision=False)
+
+    def run(*arguments: object) -> None:
+        monkeypatch.setattr("sys.argv", ["export.py", *map(str, arguments)])
+        export.main()
+
+    run(seed, other, tmp_path / "half.pt", "--mix", 0.5)
+    state = torch.load(tmp_path / "half.pt")
+    assert state["guides"] is None
+    first, second = (dict(Engine.load(one).model.text.named_parameters()) for one in (seed, other))
+    changed = {name: one for name, one in state["text"].items() if not torch.equal(one, first[name])}
+    assert changed
+    for name, one in changed.items():
+        torch.testing.assert_close(one, (first[name] + second[name]) / 2)
+    run(seed, tmp_path / "half.pt", tmp_path / "half")
+    again = dict(Engine.load(tmp_path / "half").model.text.named_parameters())
+    assert all(torch.equal(again[name], one) for name, one in state["text"].items())
+    engine = Engine.load(seed)
+    trainer = train.Trainer(engine, tmp_path, lr=1e-3, frozen=train.FROZEN, compiled=False)
+    trainer.load(tmp_path / "half.pt", everything=False)
+    now = dict(engine.model.text.named_parameters())
+    assert all(torch.equal(now[name], one) for name, one in state["text"].items())

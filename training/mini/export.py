@@ -2,7 +2,8 @@
 
 The weights stand between the seed's and the mean of the trained ones; the temperature goes into the
 final norm, which scales the logits (as long as these are far below the soft cap). `benchmarks/quantize.py`
-makes the form that is shipped.
+makes the form that is shipped. A checkpoint folder is as good as a state. An OUT that ends in .pt is a state
+that `train.py --start` goes on from.
 """
 
 from __future__ import annotations
@@ -12,16 +13,31 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from torch import Tensor
+from train import FROZEN, trained
 
 import jev._before_torch  # noqa: F401 - before torch
 from jev.engine import Engine
 from jev.tune.output import write_full
 
 
+def weights_of(state: Path, part: str) -> dict[str, Tensor]:
+    """What is trained of a state that `train.py` wrote, or of a checkpoint folder."""
+    if not state.is_dir():
+        return torch.load(state, mmap=True)[part]
+    return _trained_of(Engine.load(state))
+
+
+def _trained_of(engine: Engine) -> dict[str, Tensor]:
+    text = engine.model.text
+    last = len(text.layers) - 1
+    return {name: one.detach() for name, one in text.named_parameters() if trained(name, FROZEN, last)}
+
+
 @torch.no_grad()
 def blend(engine: Engine, states: Sequence[Path], part: str, mix: float, temperature: float = 1.0) -> None:
     """Move the weights the share `mix` of the way to the mean of states; divide logits by a temperature."""
-    saved = [torch.load(state, mmap=True)[part] for state in states]
+    saved = [weights_of(state, part) for state in states]
     weights = dict(engine.model.text.named_parameters())
     for name in saved[0]:
         weights[name].lerp_(torch.stack([one[name] for one in saved]).mean(0), mix)
@@ -37,11 +53,22 @@ def main() -> None:
     parser.add_argument("--part", default="mean", choices=("mean", "text"))
     parser.add_argument("--mix", type=float, default=1.0)
     parser.add_argument("--temperature", type=float, default=1.0)
+    parser.add_argument("--guides", type=Path, help="state whose helper scores a state gets")
     parser.add_argument("--name", default="jev-mini")
     parser.add_argument("--description", default="Small trained DiffusionGemma-format model")
     given = parser.parse_args()
     engine = Engine.load(given.model)
     blend(engine, given.states, given.part, given.mix, given.temperature)
+    if given.out.suffix == ".pt":
+        last = len(engine.model.text.layers) - 1
+        weights = {
+            name: one.detach()
+            for name, one in engine.model.text.named_parameters()
+            if trained(name, FROZEN, last)
+        }
+        guides = torch.load(given.guides, mmap=True)["guides"] if given.guides else None
+        torch.save({"text": weights, "mean": weights, "guides": guides}, given.out)
+        return
     given.out.mkdir(parents=True, exist_ok=True)
     write_full(
         given.out,

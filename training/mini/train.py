@@ -29,6 +29,8 @@ LINES, POINTER, ORDER = 0.3, 0.15, 1.0
 """Weights of the helper losses."""
 SAVE_SECONDS = 240
 MEAN_STEPS = 4
+FROZEN = 3
+"""Layers that stay as they are."""
 TOLD = ("loss", "right", "lines", "line_right", "pointer", "order")
 
 
@@ -146,7 +148,8 @@ class Trainer:
         """Go on from a state, or with `everything` False from its weights alone."""
         state = torch.load(path)
         self.model.text.load_state_dict(state["text"], strict=False)
-        self.guides.load_state_dict(state["guides"])
+        if state["guides"] is not None:
+            self.guides.load_state_dict(state["guides"])
         self.mean = state["mean"] if everything else {k: v.clone() for k, v in state["text"].items()}
         if everything:
             peaks = [group["peak"] for group in self.optimizer.param_groups]
@@ -178,7 +181,7 @@ def main() -> None:
     )
     parser.add_argument("--warm", type=int, default=30, help="steps in which the rate rises")
     parser.add_argument("--lr", type=float, default=1e-4)
-    parser.add_argument("--frozen", type=int, default=3, help="layers that stay as they are")
+    parser.add_argument("--frozen", type=int, default=FROZEN, help="layers that stay as they are")
     parser.add_argument(
         "--twins", type=float, default=0.6, help="share of choices that are asked in two orders"
     )
