@@ -238,11 +238,16 @@ class Settings(BaseSettings):
     @field_validator("allowed_hosts", mode="before")
     @classmethod
     def _split_hosts(cls, value: Any) -> Any:
-        return (
-            [name.strip().lower() for name in value.split(",") if name.strip()]
-            if isinstance(value, str)
-            else value
-        )
+        return [name for name in value.split(",") if name.strip()] if isinstance(value, str) else value
+
+    @field_validator("allowed_hosts")
+    @classmethod
+    def _plain_hosts(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        plain = tuple(name.strip().lower().strip("[]").rstrip(".") for name in names)
+        for name in plain:
+            if not name or any(mark in name for mark in "/\\\"'[]@ ") or name.count(":") == 1:
+                raise ValueError(f"{name!r} is no name; give it without scheme, port and path")
+        return plain
 
     @field_validator("api_keys")
     @classmethod

@@ -87,7 +87,7 @@ def _prefixes(model: DiffusionGemma, prompts: Sequence[Prompt], share: bool) -> 
     shared = len(os.path.commonprefix([list(one.prefix) for one in prompts]))  # noqa: RUF071 - ids, no paths
     shortest = min(len(one.prefix) for one in prompts)
     if any(len(one.prefix) > shortest for one in prompts):
-        shared = min(shared, shortest - 1)  # so that every block has rows
+        shared = min(shared, max(shortest - 1, 0))  # so that every block has rows
     shared = min([shared, *pictures])
     common = model.empty_prefix()
     if share and len(prompts) > 1 and shared:

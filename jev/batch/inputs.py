@@ -98,12 +98,7 @@ class Input:
 
 
 def open_input(
-    path: str | Path,
-    columns: Columns = Columns(),
-    *,
-    root: Path | None = None,
-    spool: Path | None = None,
-    anew: bool = False,
+    path: str | Path, columns: Columns = Columns(), *, root: Path | None = None, spool: Path | None = None
 ) -> Input:
     """Open the input of a job.
 
@@ -113,7 +108,6 @@ def open_input(
         root: folder that paths of attachments are relative to; by default the file's own.
         spool: where standard input is kept, so that the job can be resumed. What is there already is
             used instead of standard input.
-        anew: put standard input in the place of what is there.
 
     Raises:
         JobError: it cannot be used.
@@ -122,7 +116,7 @@ def open_input(
     if str(path) == STDIN:
         if spool is None:
             raise JobError("input -: standard input needs a job that can keep it")
-        if anew or not spool.exists():
+        if not spool.exists():
             _spool(spool)
         return Input(JsonLines(spool), columns, root or Path.cwd(), "standard input")
     where = Path(path)
@@ -149,9 +143,6 @@ def _spool(target: Path) -> None:
         shutil.copyfileobj(sys.stdin.buffer, file, 2**20)
         file.flush()
         os.fsync(file.fileno())
-    if target.exists() and partial.stat().st_size == 0:  # what is kept is the only copy
-        partial.unlink()
-        raise JobError("input -: nothing is piped in")
     partial.replace(target)
 
 

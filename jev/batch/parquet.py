@@ -104,7 +104,7 @@ class ParquetOutput:
         outcomes = self._ledger.outcomes()
         with parquet.ParquetWriter(self._partial, self._schema) as writer:
             while rows := self._chunk(outcomes, records):
-                writer.write_table(self._pa.Table.from_pylist(rows, self._schema))
+                writer.write_table(self._table(rows))
         with self._partial.open("rb") as file:
             os.fsync(file.fileno())
         self._partial.replace(self._target)
@@ -119,6 +119,22 @@ class ParquetOutput:
             if held >= MOST_BYTES:
                 break
         return rows
+
+    def _table(self, rows: list[dict[str, Any]]) -> pa.Table:
+        pa = self._pa
+        unfit = (pa.ArrowException, TypeError, ValueError, OverflowError)
+        try:
+            return pa.Table.from_pylist(rows, self._schema)
+        except unfit:
+            pass
+        # What was read as text because Python has no value for it does not fit its column, and is left out.
+        for field in self._kept:
+            for row in rows:
+                try:
+                    pa.array([row.get(field.name)], field.type)
+                except unfit:
+                    row[field.name] = None
+        return pa.Table.from_pylist(rows, self._schema)
 
     def close(self) -> None:
         """There is nothing to let go of."""

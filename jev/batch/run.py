@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from jev.batch.deciders import Decider
-from jev.batch.inputs import Input, open_input
+from jev.batch.inputs import STDIN, Input, open_input
 from jev.batch.job import Job, fingerprint
 from jev.batch.ledger import Ledger
 from jev.batch.outcome import Outcome
@@ -72,15 +73,23 @@ class OpenJob:
         self._remove_stale(job, restart)
         self.ledger = Ledger(job.folder / LEDGER, later=True)
         try:
-            self.input = open_input(
-                job.input, job.columns, root=job.attachments_root, spool=job.folder / SPOOL, anew=restart
-            )
+            spool = job.folder / SPOOL
+            # What is kept of standard input is the only copy, until nothing speaks against the new one.
+            piped = job.folder / f"{SPOOL}.new" if restart and str(job.input) == STDIN else spool
+            if piped != spool:
+                piped.unlink(missing_ok=True)
+            self.input = open_input(job.input, job.columns, root=job.attachments_root, spool=piped)
+            if piped != spool and spool.exists() and piped.stat().st_size == 0:
+                raise JobError("input -: nothing is piped in")
             digest = self.input.digest()
             self.requests = Requests(
                 self.template, questions=own, root=self.input.root, own_questions=not job.parquet
             )
             self.output = self._opened_output(self.template, self.input)
             self.ledger.open(restart=restart)  # what is done is forgotten once nothing speaks against the job
+            if piped != spool:
+                piped.replace(spool)
+                self.input = open_input(job.input, job.columns, root=job.attachments_root, spool=spool)
             self.ledger.identify(fingerprint(job, self.template, model=model, input_digest=digest))
             self.total = self._count(digest)
             self._claim_review(restart)
@@ -183,11 +192,13 @@ class OpenJob:
             return
         file = self.job.review_file
         name = os.path.relpath(file, self.job.folder)
-        if file.exists() and not restart and self.ledger.get("review") != name:
-            raise JobError(
-                f"review {file}: it exists already; --restart writes over it, --review names another"
-            )
-        self.ledger.set(review=name)
+        kept = self.ledger.get("reviews")
+        names: list[str] = json.loads(kept) if kept else []
+        # Without a note it was written by a version of jev that made none.
+        ours = name in names or restart or (not kept and self.ledger.get("output_finished") == "1")
+        if file.exists() and not ours:
+            raise JobError(f"review {file}: it exists already; remove it, or name another with --review")
+        self.ledger.set(reviews=json.dumps(sorted({*names, name})))
 
     def _opened_output(self, template: SystemOneRequest, source: Input) -> LinesOutput | ParquetOutput:
         job, partial = self.job, self.job.folder / PARTIAL

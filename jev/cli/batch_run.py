@@ -9,7 +9,7 @@ import signal
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -141,7 +141,9 @@ class _Signals:
                 os._exit(128 + number)  # the ledger is whole at any moment
             self.first = number
             loop.call_soon_threadsafe(stop.set)
-            typer.echo("stopping after the rows in hand; once more stops at once", err=True)
+            # Written by hand: the signal may have come in the middle of something else that writes there.
+            with suppress(OSError):
+                os.write(2, b"stopping after the rows in hand; once more stops at once\n")
 
         # Not the loop's own handlers: these would wait while a model is loaded or an output written.
         before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}

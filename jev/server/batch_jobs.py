@@ -166,19 +166,20 @@ class BatchJobs:
         finally:
             self._running.discard(id)
 
-    @staticmethod
-    async def _take_on(job: BatchJob, id: str) -> None:
+    async def _take_on(self, job: BatchJob, id: str) -> None:
         """Run a job; one that fails in a way that nobody thought of ends its batch.
 
         Raises:
             ModelUnavailableError: the server is shutting down.
             ServerError: 503; the disk is full or fails.
+            KeyError: the batch was removed.
         """
         try:
             await job.run()
-        except (ModelUnavailableError, ServerError, KeyError):
+        except (ModelUnavailableError, ServerError):
             raise
         except Exception as error:
+            self.kept.get(id)  # KeyError if it was removed meanwhile, which is no failure
             logger.error("%s failed: %s", id, crash_report(error))
             await job.fail(BatchIssue(code="server_error", message="The server failed; its log says where"))
 

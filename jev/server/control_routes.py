@@ -87,10 +87,9 @@ async def _pause_request(request: Request) -> PauseRequest:
     service = service_of(request)
     with service.bodies.lease() as lease:
         raw = await service.receive(request, lease, limit=MAX_BODY)
-    if not raw.strip():
-        return PauseRequest()
+    asked = parse_json(raw) if raw.strip() else None
     try:
-        return PauseRequest.model_validate(parse_json(raw))
+        return PauseRequest() if asked is None else PauseRequest.model_validate(asked)
     except ValidationError as error:
         raise InvalidRequestError.of(issues_of(error)) from None
 

@@ -8,11 +8,22 @@ request to any name but this machine's.
 from __future__ import annotations
 
 import ipaddress
+import socket
 from collections.abc import Collection
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.types import Scope
+
+_NAMES = frozenset(
+    {"localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback", "host.docker.internal"}
+)
+"""What machines call themselves, and what containers call the machine that they run on."""
+
+
+_OPEN = ("/health", "/ready")
+"""Whoever watches the server may call it what they like."""
 
 
 def stranger(scope: Scope, allowed: Collection[str]) -> str | None:
@@ -22,10 +33,13 @@ def stranger(scope: Scope, allowed: Collection[str]) -> str | None:
         scope: of an HTTP request.
         allowed: names, without ports, that the server is reached by besides this machine's own.
     """
+    if scope.get("path") in _OPEN:
+        return None
     headers = Headers(scope=scope)
-    host = _name(f"//{headers.get('host', '')}")
+    given = headers.get("host", "")  # no browser leaves it out
+    host = _name(f"//{given}")
     server = (scope.get("server") or ("", 0))[0]
-    if _is_loopback(server) and not (_is_here(host) or host in allowed):
+    if given and _is_loopback(server) and not (_is_here(host) or _is_address(host) or host in allowed):
         return f"This server is not known as {host[:100]!r}; its settings' allowed_hosts may say so"
     origin = headers.get("origin")
     if origin is None:
@@ -45,11 +59,27 @@ def _name(url: str) -> str:
 
 
 def _is_here(name: str) -> bool:
-    return name == "localhost" or name.endswith(".localhost") or _is_loopback(name)
+    return name in _NAMES or name in _own_names() or name.endswith(".localhost") or _is_loopback(name)
+
+
+@lru_cache(maxsize=1)
+def _own_names() -> frozenset[str]:
+    name = socket.gethostname().lower()
+    return frozenset({name, name.partition(".")[0]}) - {""}
+
+
+def _is_address(name: str) -> bool:
+    """Whether it is an IP address: that is no name, which could lead to another one next time."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_loopback(name: str) -> bool:
     try:
-        return ipaddress.ip_address(name).is_loopback
+        address = ipaddress.ip_address(name)
     except ValueError:
         return False
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback

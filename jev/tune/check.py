@@ -124,7 +124,7 @@ def _ask_teacher(
     keyed = job.teacher_key is not None and parsed(spec).remote
     options = {"api_key": job.teacher_key} if keyed else {}
     try:
-        backend = open_backend(spec, job.settings, **options)
+        backend = open_backend(spec, job.teacher_settings or job.settings, **options)
     except ValueError as error:
         raise TuneError(f"--teacher: {error}") from None
     place.hold()

@@ -45,6 +45,7 @@ class Job:
         free: bytes of free memory; None = not known.
         save_seconds: see `trainer.SAVE_SECONDS`.
         reads: other files that it was made of, which `out` must not hold.
+        teacher_settings: of a teacher that runs here; None = `settings`.
     """
 
     data: Path
@@ -64,6 +65,7 @@ class Job:
     free: int | None = None
     save_seconds: float = SAVE_SECONDS
     reads: tuple[Path, ...] = ()
+    teacher_settings: Settings | None = None
 
     @property
     def base(self) -> Path:

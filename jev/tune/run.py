@@ -85,7 +85,8 @@ def _run(job: Job, place: Place, group: Group, tell: Tell, stop: Callable[[], bo
             tell(Doing("loading the model"))
         engine = _load(job)
         if engine.precision:  # "auto" is decided once: what is measured is as it was trained
-            job = replace(job, settings=job.settings.model_copy(update={"dtype": engine.precision}))
+            pinned = job.settings.model_copy(update={"dtype": engine.precision})
+            job = replace(job, settings=pinned, teacher_settings=job.teacher_settings or job.settings)
         if group.first:
             place.compare(facts(job, engine))
             if place.report is not None:

@@ -304,6 +304,13 @@ def test_a_restart_that_cannot_begin_loses_nothing(folder: Path) -> None:
         assert Path("out.jsonl.job/input.jsonl").read_text() == piped
         assert json.loads(run("status", "out.jsonl", "--json").stdout)["answered"] == len(ROWS)
     assert {path.name for path in kept} >= {"input.jsonl", "ledger.sqlite"}
+    Path("row.json").write_text('{"row": {"type": "noul", "instructions": "Is it?"}}')
+    table = ("run", "-i", "-", "-o", "out.parquet", "-q", "q.json")
+    assert CliRunner().invoke(app, ["batch", *table], input=piped).exit_code == 0
+    refused = CliRunner().invoke(app, ["batch", *table[:-1], "row.json", "--restart"], input="{}\n")
+    assert (refused.exit_code, "two columns named 'row'" in refused.stderr) == (2, True)
+    assert Path("out.parquet.job/input.jsonl").read_text() == piped
+    assert run(*table).exit_code == 0  # what was refused has changed nothing
     other = json.dumps({"state": "another"}) + "\n"
     assert CliRunner().invoke(app, ["batch", *job, "--restart"], input=other).exit_code == 0
     assert len(written()) == 1

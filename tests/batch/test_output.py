@@ -14,7 +14,7 @@ import pytest
 from jev.batch.ledger import Ledger
 from jev.batch.outcome import Outcome, certainty_of, dumps, failed, output_row, rounded
 from jev.batch.output import LinesOutput, kept_input
-from jev.batch.readers import JobError, Record, RowError
+from jev.batch.readers import JobError, Parquet, Record, RowError
 from jev.batch.review import write_review
 from jev.decide import to_answer
 from jev.errors import InvalidRequestError, ServerError
@@ -239,6 +239,8 @@ def test_parquet_keeps_rows_that_could_not_be_read(
     from jev.batch import parquet as module
 
     monkeypatch.setattr(module, "MOST_BYTES", 1000)
+    three = Ledger(tmp_path / "three.sqlite")
+    three.add(outcome(n) for n in range(1, 4))
     ledger.add(
         [failed(1, None, RowError("no UTF-8", type="invalid_utf8")), *(outcome(n) for n in range(2, 9))]
     )
@@ -254,6 +256,23 @@ def test_parquet_keeps_rows_that_could_not_be_read(
     )
     output.open()
     output.finish()
+    far = pa.table({"when": pa.array([0, 10**18, 5], pa.timestamp("us")), "text": ["a", "b", "c"]})
+    parquet.write_table(far, tmp_path / "far.parquet")
+    reader = Parquet(tmp_path / "far.parquet")
+    kept = module.ParquetOutput(
+        tmp_path / "kept.parquet",
+        tmp_path / "partial",
+        three,
+        QUESTIONS,
+        inputs=reader.records,
+        schema=reader.schema,
+    )
+    kept.open()
+    kept.finish()
+    three.close()
+    found = parquet.read_table(tmp_path / "kept.parquet")
+    assert found["text"].to_pylist() == ["a", "b", "c"]
+    assert [value.is_valid for value in found["when"]] == [True, False, True]
     texts = parquet.read_table(target)["text"].to_pylist()
     assert texts == [None, *["x" * 600] * 7]
     assert 3 <= parquet.ParquetFile(target).num_row_groups <= 5

@@ -100,7 +100,7 @@ def test_a_review_queue_of_something_else_is_not_written_over(
     """A file of that name from before the job is refused; the job's own is replaced."""
     queue = tmp_path / "out.review.jsonl"
     queue.write_text("somebody's\n")
-    with pytest.raises(JobError, match="it exists already; --restart writes over it"):
+    with pytest.raises(JobError, match="it exists already; remove it, or name another"):
         opened(review_below=1.0)
     assert queue.read_text() == "somebody's\n"
     queue.unlink()
@@ -109,6 +109,18 @@ def test_a_review_queue_of_something_else_is_not_written_over(
         assert asyncio.run(job.run(in_process(Fake))).finished
         job.close()
         assert queue.exists()
+
+
+def test_names_of_its_own_queues_are_remembered(opened: Callable[..., OpenJob], tmp_path: Path) -> None:
+    """One after the other, and those of a job that was done before names were noted."""
+    for review in (None, tmp_path / "second.jsonl", None):
+        job = opened(review_below=1.0, **({} if review is None else {"review": review}))
+        assert asyncio.run(job.run(in_process(Fake))).finished
+        job.close()
+    job = opened()
+    job.ledger._db.execute("DELETE FROM meta WHERE name = 'reviews'")
+    job.close()
+    opened(review_below=1.0).close()
 
 
 def test_a_kill_while_failed_rows_are_forgotten_forgets_none(

@@ -19,7 +19,7 @@ from serving import Server
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="what a process holds is read in /proc")
 
-HEAD = b"POST /v1/systemone HTTP/1.1\r\nHost: x\r\n"
+HEAD = b"POST /v1/systemone HTTP/1.1\r\nHost: localhost\r\n"
 BODY = json.dumps({"state": "0", "questions": {"q": {"type": "noul", "instructions": "?"}}}).encode()
 STALL = 1.5
 PACE = 0.1
@@ -160,7 +160,7 @@ def test_a_thousand_idle_connections(server: Server) -> None:
             stack.enter_context(socket.create_connection(("127.0.0.1", server.port))) for _ in range(IDLE)
         ]
         for one in opened[::2]:  # half of them had an answer, and are kept open by their clients
-            one.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            one.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         began = time.perf_counter()
         told = [ends(one) for one in opened]
         assert time.perf_counter() - began < STALL + 2 * PROMPT
@@ -180,13 +180,13 @@ def test_a_thousand_idle_connections(server: Server) -> None:
 )
 def test_a_head_over_the_limit(server: Server, pieces: tuple[bytes, ...]) -> None:
     with undisturbed(server):
-        answer = exchange(server, b"GET /health HTTP/1.1\r\nHost: x\r\n" + pieces[0], *pieces[1:])
+        answer = exchange(server, b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + pieces[0], *pieces[1:])
     assert status(answer) == 400
     assert b"The head of the request is over the limit of 65536 bytes" in answer
 
 
 def test_a_head_below_the_limit(server: Server) -> None:
-    head = b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+    head = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
     for pieces in ((b"A: " + b"a" * 65_000,), (b"A: ", *[b"a" * 1000] * 65)):
         assert status(exchange(server, head + pieces[0], *pieces[1:], b"\r\n\r\n")) == 200
 
@@ -231,7 +231,7 @@ def test_a_chunk_that_lies_about_its_size(server: Server, chunks: bytes, answer:
 def test_connections_dropped_in_the_middle_of_a_body(server: Server) -> None:
     sent = HEAD + b"Content-Length: 1000000\r\n\r\n" + b" " * 10_000
     uploaded = sent.replace(b"/v1/systemone", b"/v1/files").replace(
-        b"Host: x", b"Host: x\r\nContent-Type: multipart/form-data; boundary=b"
+        b"Host: localhost", b"Host: localhost\r\nContent-Type: multipart/form-data; boundary=b"
     )
 
     def drop() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 import pytest
@@ -28,9 +29,16 @@ def scope(host: str | None, origin: str | None = None, server: str = "127.0.0.1"
         ("box.example:8000", "https://box.example:8000", "10.0.0.7"),
         ("jev.example", "https://jev.example", "127.0.0.1"),
         ("testserver", None, "testserver"),
+        ("", None, "127.0.0.1"),
+        (None, None, "127.0.0.1"),
+        ("0.0.0.0:8000", "http://0.0.0.0:8000", "127.0.0.1"),
+        ("192.168.1.7:8000", None, "127.0.0.1"),
+        ("[::ffff:127.0.0.1]:8000", None, "::ffff:127.0.0.1"),
+        (f"{socket.gethostname().upper()}:8000", None, "127.0.0.1"),
+        ("host.docker.internal:8000", None, "127.0.0.1"),
     ],
 )
-def test_callers_of_this_machine_are_served(host: str, origin: str | None, server: str) -> None:
+def test_callers_of_this_machine_are_served(host: str | None, origin: str | None, server: str) -> None:
     assert stranger(scope(host, origin, server), {"jev.example"}) is None
 
 
@@ -39,8 +47,8 @@ def test_callers_of_this_machine_are_served(host: str, origin: str | None, serve
     [
         ("evil.example:8000", None, "127.0.0.1", "not known as 'evil.example'"),
         ("evil.example:8000", "http://evil.example:8000", "::1", "not known as 'evil.example'"),
-        ("", None, "127.0.0.1", "not known as ''"),
-        (None, None, "127.0.0.1", "not known as ''"),
+        ("[", None, "127.0.0.1", "not known as ''"),
+        ("evil.example:8000", "http://evil.example:8000", "::ffff:127.0.0.1", "not known as"),
         ("localhost.evil.example", None, "127.0.0.1", "not known as"),
         ("127.0.0.1:8000", "https://evil.example", "127.0.0.1", "Pages of 'https://evil.example'"),
         ("127.0.0.1:8000", "null", "127.0.0.1", "Pages of 'null'"),
@@ -69,6 +77,20 @@ def test_the_app_refuses_before_anything_is_read_unless_keys_are_asked_for(start
     assert keyed.post("/v1/files", files=form, headers=good).status_code == 200
 
 
+def test_whoever_watches_may_call_it_anything(start: Any) -> None:
+    client = start()
+    assert client.get("/health", headers={"origin": "https://evil.example"}).status_code == 200
+    assert client.get("/ready", headers={"origin": "https://evil.example"}).status_code == 200
+    assert client.get("/v1/models", headers={"origin": "https://evil.example"}).status_code == 403
+
+
 def test_names_come_from_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JEV_ALLOWED_HOSTS", "Jev.example, box")
     assert Settings.load().allowed_hosts == ("jev.example", "box")
+    assert Settings(allowed_hosts=["Jev.Example.", "[2001:DB8::1]"]).allowed_hosts == (
+        "jev.example",
+        "2001:db8::1",
+    )
+    for wrong in (["https://jev.example"], ["box:8000"], '["a"]', ["a b"], [""]):
+        with pytest.raises(ValueError, match="give it without scheme, port and path"):
+            Settings(allowed_hosts=wrong)

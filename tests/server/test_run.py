@@ -96,7 +96,7 @@ def test_requests_that_take_too_long_to_finish_are_cut_off(spawn: Callable[..., 
 def test_a_client_that_hangs_up_stops_the_model(spawn: Callable[..., Server]) -> None:
     server = spawn()
     body = json.dumps({"state": "100000", "questions": {"q": {"type": "noul", "instructions": "?"}}}).encode()
-    head = f"POST /v1/systemone HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    head = f"POST /v1/systemone HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     connection = socket.create_connection(("127.0.0.1", server.port))
     connection.sendall(head + body)
     server.wait_for_pending(1)
@@ -195,11 +195,11 @@ def test_it_can_be_stopped_while_the_model_loads(spawn: Callable[..., Server]) -
         b"nonsense\r\n\r\n",
         b"GET / HTTP/2\r\n\r\n",
         b"GET / HTTP/1.1\r\n\r\n",  # no Host
-        b"GET / HTTP/1.1\r\nHost: x\r\nBad Header: y\r\n\r\n",
-        b"POST /v1/systemone HTTP/1.1\r\nHost: x\r\nContent-Length: many\r\n\r\n",
-        b"POST /v1/systemone HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nBad Header: y\r\n\r\n",
+        b"POST /v1/systemone HTTP/1.1\r\nHost: localhost\r\nContent-Length: many\r\n\r\n",
+        b"POST /v1/systemone HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 200,
-        b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"a" * 1_000_000 + b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nA: " + b"a" * 1_000_000 + b"\r\n\r\n",
     ],
 )
 def test_bytes_that_are_not_http_get_a_400_in_json(shared: Server, data: bytes) -> None:
@@ -212,7 +212,7 @@ def test_bytes_that_are_not_http_get_a_400_in_json(shared: Server, data: bytes) 
 
 
 def test_a_broken_chunk_does_not_disturb_the_next_client(shared: Server) -> None:
-    data = b"POST /v1/systemone HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"
+    data = b"POST /v1/systemone HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"
     assert shared.send(data).startswith(b"HTTP/1.1 400 ")
     assert shared.ask().status_code == 200
 
@@ -222,8 +222,8 @@ def test_a_broken_chunk_does_not_disturb_the_next_client(shared: Server) -> None
     [
         b"",
         b"GET / HT",
-        b"GET /health HTTP/1.1\r\nHost: x\r\n\r\nGET / HT",
-        b"POST /v1/models HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\nGET / HT",
+        b"POST /v1/models HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n{",
     ],
 )
 def test_a_connection_that_stalls_is_closed(shared: Server, data: bytes) -> None:
@@ -248,7 +248,7 @@ def test_a_connection_is_kept_for_further_requests(shared: Server) -> None:
 
 def test_a_websocket_is_declined_without_advice_in_the_log(spawn: Callable[..., Server]) -> None:
     server = spawn()
-    head = b"HTTP/1.1\r\nHost: x\r\nConnection: Upgrade, close\r\nUpgrade: websocket\r\n"
+    head = b"HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade, close\r\nUpgrade: websocket\r\n"
     key = b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
     asked = server.send(b"GET /v1/systemone " + head + key)
     assert asked.startswith(b"HTTP/1.1 405 ")

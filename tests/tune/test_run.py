@@ -497,6 +497,23 @@ def test_a_precision_that_is_chosen_is_kept_to(
     assert loaded == ["float32", "float32"]
 
 
+def test_a_teacher_is_opened_as_it_was_asked_for(
+    tmp_path: Path, small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not in the precision that was chosen for the one that learns."""
+    opened: list[str] = []
+
+    def spy(spec: str, settings: Settings, **options: Any) -> Any:
+        opened.append(settings.dtype)
+        raise ValueError("that is all")
+
+    monkeypatch.setattr("jev.tune.check.open_backend", spy)
+    settings = Settings.load(model=small, ocr="off", dtype="auto")
+    with pytest.raises(TuneError, match="that is all"):
+        run(job(tmp_path, small, settings=settings, teacher=f"torch={small}"))
+    assert opened == ["auto"]
+
+
 def test_weights_count_in_every_batch(tmp_path: Path, small: Path) -> None:
     """Also where a step has rows of one weight alone: a light row moves less than a heavy one."""
 

@@ -54,7 +54,7 @@ def crossed(rows: list[Row], random: Random) -> Iterator[tuple[Row, dict[str, Qu
         questions = {
             name: question
             for name, question in (other.questions or {}).items()
-            if len(alternatives(question)) <= MOST_OPTIONS
+            if 2 <= len(alternatives(question)) <= MOST_OPTIONS
         }
         names = random.sample(sorted(questions), min(len(questions), MOST_QUESTIONS))
         if names:
