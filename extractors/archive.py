@@ -6,7 +6,6 @@ import io
 import posixpath
 import re
 import zipfile
-import zlib
 from collections.abc import Iterable
 from xml.parsers import expat
 
@@ -96,7 +95,9 @@ def _open(data: bytes) -> zipfile.ZipFile:
         raise Unreadable("Its archive directory is too long to be that of an Office file")
     try:
         return zipfile.ZipFile(io.BytesIO(data))
-    except (zipfile.BadZipFile, NotImplementedError, ValueError, OSError) as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # zipfile lets whatever a damaged directory leads to through
         raise Unreadable("Its archive is damaged or cut short") from error
 
 
@@ -104,12 +105,16 @@ def _read(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
     """Expand an entry: at most the size that the directory states, which was checked before."""
     if info.flag_bits & 1:
         raise Unreadable("It is protected by a password")
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise Unreadable("It is compressed in a way that Office files are not")
     try:
         content = archive.read(info)
-    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, ValueError, OSError) as error:
-        raise Unreadable("A part of its archive is damaged") from error
     except EOFError as error:
         raise Unreadable("Its archive is cut short") from error
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise Unreadable("A part of its archive is damaged") from error
     if len(content) != info.file_size:
         raise Unreadable("A part of its archive has another size than its directory says")
     return content

@@ -7,8 +7,8 @@ from jev.extractors.errors import Unreadable
 _MAX_BOXES = 200_000
 """Recordings cut into pieces have two boxes for each frame at most."""
 _SEGMENT = b"\x18\x53\x80\x67"
-_RIFF_UNKNOWN = frozenset({0, 0x7FFFFFFF, 0xFFFFFFFF})
-"""What recorders write that cannot go back to the start of their output."""
+_RIFF_UNKNOWN = 0x7FFFF000
+"""Sizes from here on, and 0, are what recorders write that cannot go back to the start of their output."""
 
 
 def is_cut_short(data: bytes, format_: str) -> bool:
@@ -24,7 +24,7 @@ def is_cut_short(data: bytes, format_: str) -> bool:
         return _boxes_end(data) > len(data)
     if format_ in ("avi", "wav"):
         size = int.from_bytes(data[4:8], "little")
-        return size not in _RIFF_UNKNOWN and size + 8 > len(data)
+        return 0 < size < _RIFF_UNKNOWN and size + 8 > len(data)
     if format_ in ("mkv", "webm"):
         return _segment_end(data) > len(data)
     return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from jev.extractors.errors import ExtractError, LimitExceeded, Unreadable, Unsup
 from jev.extractors.evidence import Evidence, Picture, digest
 from jev.extractors.html import check_markup, html_text
 from jev.extractors.limits import Limits
-from jev.extractors.textfile import decode
+from jev.extractors.textfile import decode, known_encoding, mark_of
 
 ReadFile: TypeAlias = Callable[[bytes, str, int], Evidence]
 """Reads an attachment: bytes, name and picture slots left. Mails come here, not to it."""
@@ -31,6 +32,7 @@ _PART = re.compile(rb"(?i)^content-type[ \t]*:", re.MULTILINE)
 _NESTED = re.compile(rb"(?i)^content-type[ \t]*:\s*(?:multipart|message)/", re.MULTILINE)
 # Each open container looks at every line: their number is bounded as well as the lines'.
 _MAX_NESTED = 32
+_ESCAPED = re.compile(r"\\u([0-9a-f]{4})|\\U([0-9a-f]{8})")
 _FOLD = re.compile(r"\r?\n[ \t]*|\r[ \t]*")
 
 
@@ -121,7 +123,7 @@ class _Reader:
             self._attach(part, depth)
         elif part.is_multipart():
             self._note("A delivery report was not read")
-        elif kind in ("text/plain", "text/html") and not _is_file(part):
+        elif _is_text(part) and not _is_file(part):
             if body:
                 self._text(part, kind)
         else:
@@ -130,9 +132,12 @@ class _Reader:
     def _alternatives(self, parts: list[Message], depth: int, *, body: bool) -> None:
         """Add one version of the text: the plain one unless it is blank, else the last and richest."""
         chosen = None
+        parts = [part for part in parts if part.get_content_type() != "text/x-amp-html"]
         if body and parts:
-            plain = [p for p in parts if p.get_content_type() == "text/plain" and _payload(p).strip()]
-            chosen = plain[0] if plain else parts[-1]
+            texts = [p for p in parts if p.is_multipart() or (_is_text(p) and _payload(p).strip())]
+            plain = [p for p in texts if p.get_content_type() == "text/plain"]
+            # An invitation comes behind the text that it belongs to.
+            chosen = plain[0] if plain else (texts or parts)[-1]
             if plain and len(parts) > 1:
                 self._note("Of the text's versions the plain one was read")
         for part in parts:
@@ -160,11 +165,14 @@ class _Reader:
         name = _file_name(part, self._limits) or f"attachment {number}"
         try:
             if part.get_content_type() == "message/rfc822":
+                if (encoded := _encoded_mail(part)) is not None:
+                    self._file(encoded, name, depth)
+                    return
                 self._heading(name, "email")
                 for mail in _parts(part):
                     self.mail(mail, depth + 1)
                 return
-            self._file(_payload(part), name, depth)
+            self._file(_in_utf8(part), name, depth)
         except UnsupportedType as error:
             self._heading(name, "not read")
             self._note(f"Attachment {number} was not read: {error}")
@@ -225,10 +233,52 @@ def _decoded(value: str, limits: Limits) -> str:
         if isinstance(chunk, str):
             pieces.append(chunk)
         elif charset is None:
-            pieces.append(chunk.decode("raw-unicode-escape", "replace"))
+            pieces.append(_ESCAPED.sub(_unescaped, chunk.decode("latin-1")))
         else:
-            pieces.append(decode(chunk, charset)[0])
+            try:
+                pieces.append(decode(chunk, charset)[0])
+            except Unreadable:  # one cut character is no reason to lose the mail
+                pieces.append(chunk.decode(known_encoding(charset) or "utf-8", "replace"))
     return one_line("".join(pieces))
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    """A character that `decode_header` has escaped; a backslash of the header's own stays."""
+    code = int(found[1] or found[2], 16)
+    return chr(code) if 0xFF < code <= 0x10FFFF else found[0]
+
+
+def _encoded_mail(part: Message) -> bytes | None:
+    """A mail that is attached in an encoding, which the standard forbids and some senders use."""
+    encoding = str(part.get("content-transfer-encoding", "")).strip().lower()
+    inner = _parts(part)
+    if encoding != "base64" or len(inner) != 1 or inner[0].keys():
+        return None
+    text = inner[0].get_payload()
+    try:
+        return base64.b64decode(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
+
+
+def _in_utf8(part: Message) -> bytes:
+    """What a part holds; text in the encoding that only the part names is made UTF-8."""
+    data, charset = _payload(part), part.get_content_charset()
+    encoding = known_encoding(charset) if charset is not None else None
+    if part.get_content_maintype() != "text" or encoding is None or mark_of(data) is not None:
+        return data
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        try:
+            return data.decode(encoding).encode()
+        except UnicodeDecodeError:
+            pass
+    return data
+
+
+def _is_text(part: Message) -> bool:
+    return part.get_content_type() in ("text/plain", "text/html")
 
 
 def _file_name(part: Message, limits: Limits) -> str:

@@ -126,19 +126,32 @@ def decode(data: bytes, declared: str | None = None) -> tuple[str, tuple[str, ..
         ends_early = error.reason == "unexpected end of data" and not data[:first_bad].isascii()
     for name in names:
         encoding = known_encoding(name)
-        if encoding and encoding != "utf-8":
+        # What names itself in ASCII is not in sixteen bits.
+        if encoding and not encoding.startswith(("utf-8", "utf-16", "utf-32")):
             try:
                 return data.decode(encoding), (f"Decoded as {encoding}, the encoding it names",)
             except UnicodeDecodeError:
                 continue
     if ends_early:
         raise Unreadable("It is cut short: its last character is incomplete")
+    if damaged := _damaged_utf8(data, named=any(known_encoding(name) == "utf-8" for name in names)):
+        return damaged
     encoding = _guess(data, first_bad)
     try:
         text = data.decode(encoding)
     except UnicodeDecodeError:
         raise Unreadable("It is text in no encoding that could be recognised") from None
     return text, (f"The encoding was recognised as {encoding}; it is not UTF-8 and names none",)
+
+
+def _damaged_utf8(data: bytes, *, named: bool) -> tuple[str, tuple[str, ...]] | None:
+    """Text that is UTF-8 but for a few bytes, with a note; None if it is more likely another encoding."""
+    text = data.decode("utf-8", "replace")
+    bad = text.count("\ufffd") - data.count("\ufffd".encode())
+    good = sum(character > "\x7f" for character in text) - bad
+    if good < (2 if named else 10) * bad:
+        return None
+    return text, (f"Bytes that are not UTF-8 were replaced: {bad}",)
 
 
 def drop_controls(text: str) -> tuple[str, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from threading import Event
 from typing import Any, TypeVar, Unpack, overload
 
 import anyio
@@ -121,17 +122,13 @@ class AsyncBatches:
 
         async def work() -> None:
             # All workers take from one iterator, so that no more rows are held than are asked.
-            for item in items:
-                try:
-                    outcome = item.error or await self._decide_row(job, item)
-                except HOPELESS as error:
-                    ended.append(error)
-                    group.cancel_scope.cancel()
-                    return
-                except _PASSED as error:
-                    outcome = error
-                results.append(item.done(outcome))
-                job.report(len(results), total)
+            try:
+                for item in items:
+                    results.append(item.done(item.error or await self._outcome(job, item)))
+                    job.report(len(results), total)
+            except Exception as error:  # as such, and not in a group
+                ended.append(error)
+                group.cancel_scope.cancel()
 
         async with anyio.create_task_group() as group:
             for _ in range(job.concurrency):
@@ -140,6 +137,15 @@ class AsyncBatches:
             raise ended[0]
         results.sort(key=lambda result: result.number)
         return results if frame is None else frame.answered(results)
+
+    async def _outcome(self, job: Job, item: Item) -> Decision | Exception:
+        """What came of a row; what no other row would change is raised."""
+        try:
+            return await self._decide_row(job, item)
+        except HOPELESS:
+            raise
+        except _PASSED as error:
+            return error
 
 
 def _rows_of(rows: Any) -> tuple[Iterable[Any], int | None]:
@@ -150,13 +156,38 @@ def _rows_of(rows: Any) -> tuple[Iterable[Any], int | None]:
     return rows, len(rows) if isinstance(rows, Sized) else None  # pyright: ignore[reportUnknownVariableType]
 
 
-def in_threads(job: Job, items: Iterator[Item], decide: Any) -> Iterator[RowResult[Any]]:
+class Pause:
+    """A `time.sleep` for the threads of one batch that its end cuts short."""
+
+    def __init__(self) -> None:
+        self._over = Event()
+
+    def __call__(self, seconds: float) -> None:
+        """Wait.
+
+        Raises:
+            BatchOverError: the batch is over, so that nothing more is to be sent.
+        """
+        if self._over.wait(seconds):
+            raise BatchOverError
+
+    def end(self) -> None:
+        """Have all waits end."""
+        self._over.set()
+
+
+class BatchOverError(BaseException):
+    """Nobody waits for the row any more."""
+
+
+def in_threads(job: Job, items: Iterator[Item], decide: Any, pause: Pause) -> Iterator[RowResult[Any]]:
     """Decide rows in as many threads as are to be asked at once.
 
     Args:
         job: the batch.
         items: its rows.
         decide: returns the decision of one item.
+        pause: what it waits with before it asks again; ended with the batch, however that ends.
     """
     pool = ThreadPoolExecutor(job.concurrency, thread_name_prefix="jev-batch")
     asked: dict[Future[Decision], Item] = {}
@@ -171,6 +202,7 @@ def in_threads(job: Job, items: Iterator[Item], decide: Any) -> Iterator[RowResu
         while asked:
             yield from _finished(asked)
     finally:
+        pause.end()
         pool.shutdown(cancel_futures=True)
 
 

@@ -9,7 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Generic, TypeAlias, TypedDict, TypeVar, cast
 
-from jev._attachments import Attachable, UploadedFile
+from jev._attachments import Attachable, LoadedFile, UploadedFile, listed, load_all
 from jev._body import DecideOptions, Questions, State, build_body
 from jev.errors import AuthenticationError, InvalidRequestError, JevError, PermissionDeniedError
 from jev.results import Decision
@@ -146,7 +146,7 @@ class Job:
 
     questions: Questions | type[Any]
     options: DecideOptions
-    shared: tuple[Attachable, ...]
+    shared: tuple[LoadedFile | UploadedFile, ...]
     rows: RowOptions
 
     @classmethod
@@ -156,10 +156,11 @@ class Job:
         Raises:
             TypeError: for an unknown option or questions that cannot be asked.
             ValueError: for an option out of range.
+            OSError: for an attachment of all rows that cannot be read.
         """
         given: dict[str, Any] = dict(options)
         rows: dict[str, Any] = {name: given.pop(name) for name in RowOptions.__annotations__ if name in given}
-        shared = tuple(given.pop("attachments", None) or ())
+        shared = load_all(listed(given.pop("attachments", None)))  # once: a file object can be read once only
         if rows.setdefault("concurrency", 8) < 1:
             raise ValueError(f"concurrency must be 1 or more, got {rows['concurrency']!r}")
         decide = cast(DecideOptions, given)

@@ -254,8 +254,13 @@ class Attempts:
         self._start = clock()
         self._retries = 0
 
-    def after_response(self, response: httpx.Response) -> float | None:
+    def after_response(self, response: httpx.Response, *, repeatable: bool = True) -> float | None:
         """Return None when the response is the answer, else the seconds to wait.
+
+        Args:
+            response: what came.
+            repeatable: whether the request may reach the server twice. One that may not is tried again only
+                where the status says that it was not taken up; a gateway's does not.
 
         Raises:
             APIError: the one that the response stands for, when no further try is due.
@@ -269,7 +274,11 @@ class Attempts:
             hint = f" to {where}; is base_url right?" if where else ""
             raise errors.ResponseError(f"{self._url} answered with status {status}{hint}")
         error = api_error(response, time.time())
-        return self._wait(error, retried=status in self._policy.statuses, retry_after=error.retry_after)
+        retried = status in self._policy.statuses
+        if not repeatable:
+            loading = status == 503 and b'"model_unavailable"' in response.content  # and no gateway's 503
+            retried = retried and (status in (429, 529) or loading)
+        return self._wait(error, retried=retried, retry_after=error.retry_after)
 
     def after_failure(
         self, failure: httpx.HTTPError, timeout: float | None, *, repeatable: bool = True

@@ -19,7 +19,7 @@ import httpx
 from anyio import to_thread
 
 from jev._attachments import Attachable, load
-from jev._batch import AsyncBatches, Batches, in_threads
+from jev._batch import AsyncBatches, Batches, Pause, in_threads
 from jev._batch_jobs import AsyncBatchJobs, BatchJobs
 from jev._batch_rows import Item, Job, RowResult
 from jev._body import DEFAULT_MODEL, DecideOptions, Questions, State
@@ -168,11 +168,14 @@ class Jev(Batches):
     def _decide_rows(self, job: Job, items: Iterator[Item]) -> Iterator[RowResult[Any]]:
         client = copy.copy(self)
         client._retry = job.patient(self._retry)
+        pause = Pause()
+        if client._sleep is time.sleep:
+            client._sleep = pause
 
         def decide(item: Item) -> Decision:
             return client.decide(item.state, item.questions or job.questions, **job.options_of(item))
 
-        return in_threads(job, items, decide)
+        return in_threads(job, items, decide, pause)
 
     def _send(self, request: Request) -> httpx.Response:
         attempts = Attempts(self._retry, self._settings.shown_url, clock=self._clock)
@@ -183,7 +186,7 @@ class Jev(Batches):
             except httpx.HTTPError as failure:
                 wait = attempts.after_failure(failure, request.timeout, repeatable=request.repeatable)
             else:
-                wait = attempts.after_response(response)
+                wait = attempts.after_response(response, repeatable=request.repeatable)
                 if wait is None:
                     return response
             self._sleep(wait)
@@ -328,7 +331,7 @@ class AsyncJev(AsyncBatches):
             except httpx.HTTPError as failure:
                 wait = attempts.after_failure(failure, request.timeout, repeatable=request.repeatable)
             else:
-                wait = attempts.after_response(response)
+                wait = attempts.after_response(response, repeatable=request.repeatable)
                 if wait is None:
                     return response
             await self._sleep(wait)

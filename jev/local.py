@@ -161,9 +161,10 @@ class LocalJev(Batches):
             answers = self._engine.decide_many([plan for _, _, plan in begun])
             for (item, asked, _), answer in zip(begun, answers, strict=True):
                 try:
-                    yield item.done(asked.decision(answer))
-                except JevError as error:
-                    yield item.done(error)
+                    outcome: Decision | Exception = asked.decision(answer)
+                except (JevError, OSError, ValueError, ArithmeticError) as error:  # of this row alone
+                    outcome = error
+                yield item.done(outcome)
 
     def _material(self, request: SystemOneRequest) -> list[Material]:
         """What the attachments say, if there are any."""

@@ -63,6 +63,12 @@ def with_assets(text: str, assets: Mapping[str, Picture | str]) -> Iterator[str 
     yield text[start:]
 
 
+class Own(str):
+    """Words of the service's own, in which no asset stands."""
+
+    __slots__ = ()
+
+
 class Gallery:
     """Turns texts and attachments into parts, cutting each picture into patches once.
 
@@ -91,12 +97,12 @@ class Gallery:
         self._cut: dict[str, Shown] = {}
 
     def parts(
-        self, text: str, evidence: Iterable[Evidence] = (), *, name: str | None = None
+        self, text: str | Sequence[str], evidence: Iterable[Evidence] = (), *, name: str | None = None
     ) -> list[str | Shown]:
         """The parts of `text` with its assets, then of `evidence`; texts side by side are joined.
 
         Args:
-            text: the text.
+            text: the text, or pieces of it, of which some may be `Own`.
             evidence: what follows it.
             name: the question that the text is of, if it is one.
 
@@ -107,7 +113,11 @@ class Gallery:
         parts: list[str | Shown] = []
         texts: list[str] = []
         rows = characters = 0
-        for part in chain(with_assets(text, self._material.assets), evidence_parts(evidence)):
+        pieces = [text] if isinstance(text, str) else text
+        shown_in = (
+            [one] if isinstance(one, Own) else with_assets(one, self._material.assets) for one in pieces
+        )
+        for part in chain(chain.from_iterable(shown_in), evidence_parts(evidence)):
             if isinstance(part, Picture):
                 shown = self._show(part)
                 rows += shown.patches.tokens + 2

@@ -12,7 +12,7 @@ from jev.material import NOTHING, Material
 from jev.model.template import Template
 from jev.model.tokenizer import Tokenizer
 from jev.model.vision_config import VisionConfig
-from jev.parts import Gallery, place, sizes
+from jev.parts import Gallery, Own, place, sizes
 from jev.plan import Group, NoiseSource, PlacedImage, Plan, Slot, Unit, alternatives, content_key
 from jev.schemas import Choice, Noul, Question, SystemOneRequest, render_text
 from jev.wording import instructions_text, label_lines, system_text
@@ -53,7 +53,9 @@ def plan_isolated(request: SystemOneRequest, context: PromptContext, material: M
     template = context.template
     gallery = Gallery(context.vision, context.soft_tokens, material, fit, most_rows=context.max_context)
     parts = gallery.parts(render_text(request.state), material.evidence)
-    system = gallery.parts(system_text(request.instructions, evidence=bool(material)))
+    own = system_text(None, evidence=bool(material))
+    whole = system_text(request.instructions, evidence=bool(material))
+    system = gallery.parts([Own(own), whole.removeprefix(own)])
     prefix = template.open_user(sizes(system), sizes(parts))
     images = place([*system, *parts], prefix, template)
     fit.check(len(prefix), context.max_context)
@@ -109,9 +111,11 @@ def _unit(
     gallery: Gallery,
 ) -> Unit:
     labels = labels_for(name, question, context.labels)
-    lines = "\n".join(label_lines(question, [label.text for label in labels], order))
-    text = f"\n\nQuestion: {instructions_text(question)}\n{lines}\nAnswer with one label."
-    parts = gallery.parts(text, name=name)
+    shown = [label.text for label in labels]
+    pieces = [Own("\n\nQuestion: "), instructions_text(question, order)]
+    for label, line in zip(shown, label_lines(question, shown, order), strict=True):
+        pieces += [Own(f"\n{label}"), line.removeprefix(label)]
+    parts = gallery.parts([*pieces, Own("\nAnswer with one label.")], name=name)
     branch = (*context.template.rows(sizes(parts)), *context.template.answer_turn)
     thought = context.template.empty_thought
     return Unit(

@@ -41,8 +41,11 @@ def label_lines(question: Question, labels: Sequence[str], order: Sequence[int])
     return lines
 
 
-def instructions_text(question: Question) -> str:
-    """The question's own instructions, or a question made of its criteria where it has none."""
+def instructions_text(question: Question, order: Sequence[int] | None = None) -> str:
+    """The question's own instructions, or a question made of its criteria where it has none.
+
+    `order` is that of the alternatives, as in `label_lines`; None = as they are given.
+    """
     if question.instructions is not None:
         return render_text(question.instructions)
     match question:
@@ -54,7 +57,7 @@ def instructions_text(question: Question) -> str:
             return f"Is it anything but this: {render_text(criteria.false)}?"
         case Choice():
             names = list(question.criteria)
-            return f"Which is it: {_listed(names)}?"
+            return f"Which is it: {_listed([names[one] for one in order or range(len(names))])}?"
         case Score():
             levels = [render_text(level) for level in question.criteria]
             return f"Which level is it: {_listed(levels)}?"

@@ -63,6 +63,7 @@ class Noul(_Question):
         false: Any = None,
         **fields: Any,
     ) -> None:
+        _known(type(self), fields)
         if instructions is not None:
             fields["instructions"] = instructions
         if true is not None or false is not None:
@@ -103,6 +104,7 @@ class Choice(_Question):
     @overload
     def __init__(self, **fields: Any) -> None: ...
     def __init__(self, *args: Any, **fields: Any) -> None:
+        _known(type(self), fields)
         _place(args, fields)
         criteria = fields.get("criteria")
         if args and isinstance(criteria, (list, tuple)):
@@ -132,10 +134,18 @@ class Score(_Question):
     @overload
     def __init__(self, **fields: Any) -> None: ...
     def __init__(self, *args: Any, **fields: Any) -> None:
+        _known(type(self), fields)
         _place(args, fields)
         super().__init__(**fields)
 
     _wire_skips(__init__)
+
+
+def _known(question: type[BaseModel], fields: Mapping[str, Any]) -> None:
+    """Refuse a misspelled argument, which as an unknown field of JSON would only be warned about."""
+    for name in fields:
+        if name not in question.model_fields:
+            raise TypeError(f"{question.__name__}() got an unexpected keyword argument {name!r}")
 
 
 def _place(args: tuple[Any, ...], fields: dict[str, Any]) -> None:

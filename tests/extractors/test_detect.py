@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+import random
 import struct
 import zipfile
 
 import pytest
 
-from jev.extractors import Unreadable, UnsupportedType
+from jev.extractors import ExtractError, Unreadable, UnsupportedType
+from jev.extractors.archive import office_format
+from jev.extractors.container import is_cut_short
 from jev.extractors.detect import EXTENSIONS, check_kind, sniff
 
 
@@ -193,3 +196,48 @@ def test_each_field_takes_its_kinds(field: str, kinds: set[str]) -> None:
         else:
             with pytest.raises(UnsupportedType, match=f"kind {kind}, which does not match .*'{field}'"):
                 check_kind(field, kind)
+
+
+def test_an_office_file_that_is_damaged_in_any_way_is_refused() -> None:
+    """Whatever zipfile raises of it: uploads are looked at in the server itself."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("[Content_Types].xml", "<Types/>" * 50)
+    lzma = out.getvalue()
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("[Content_Types].xml", "<Types/>" * 50)
+    good = out.getvalue()
+    at = good.index(b"PK\x01\x02")
+    far = bytearray(good)
+    # The entry lies where no file reaches, as a zip64 field says.
+    extra = struct.pack("<HHQ", 1, 8, 2**64 - 10)
+    far[at + 42 : at + 46] = b"\xff" * 4
+    far[at + 30 : at + 32] = struct.pack("<H", len(extra))
+    name = at + 46 + len("[Content_Types].xml")
+    far[name:name] = extra
+    end = far.index(b"PK\x05\x06")
+    far[end + 12 : end + 16] = struct.pack("<I", end - at)
+    rng = random.Random(3)
+    damaged = [bytes(far), lzma]
+    for _ in range(300):
+        one = bytearray(rng.choice([lzma, good]))
+        for _ in range(rng.randint(1, 6)):
+            one[rng.randrange(4, len(one))] = rng.randrange(256)
+        damaged.append(bytes(one))
+    for data in damaged:
+        try:
+            office_format(data)
+        except ExtractError:
+            continue
+    with pytest.raises(ExtractError):
+        office_format(bytes(far))
+    with pytest.raises(ExtractError, match="compressed in a way that Office files are not"):
+        office_format(lzma)
+
+
+def test_a_recorder_that_cannot_go_back_leaves_no_size() -> None:
+    """As SoX writes to a pipe."""
+    for size in (0, 0x7FFFF024, 0x7FFFFFFF, 0xFFFFFFFF):
+        assert not is_cut_short(b"RIFF" + struct.pack("<I", size) + b"WAVE", "wav")
+    assert is_cut_short(b"RIFF" + struct.pack("<I", 1000) + b"WAVE", "wav")

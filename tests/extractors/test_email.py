@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 from email.message import EmailMessage
 from email.policy import SMTP
@@ -268,3 +269,89 @@ def test_what_has_no_mail_headers_is_refused(data: bytes) -> None:
 def test_a_multipart_mail_without_a_boundary_is_refused() -> None:
     with pytest.raises(Unreadable, match="cannot be told apart"):
         read(b"From: a@b\nSubject: x\nContent-Type: multipart/mixed\n\n--x\n\ntext\n")
+
+
+def raw(*lines: str | bytes) -> bytes:
+    encoded = [one if isinstance(one, bytes) else one.encode() for one in lines]
+    return b"\r\n".join([b"From: a@example.com", b"Subject: s", b"MIME-Version: 1.0", *encoded])
+
+
+@pytest.mark.parametrize("wrap", [False, True])
+def test_an_invitation_is_not_taken_for_the_text(wrap: bool) -> None:
+    """The richest version comes last, but a calendar is none."""
+    html = ["Content-Type: text/html", "", "<p>Please bring the CONTRACT.</p>"]
+    if wrap:
+        html = ['Content-Type: multipart/related; boundary="r"', "", "--r", *html, "--r--"]
+    data = raw(
+        'Content-Type: multipart/alternative; boundary="b"',
+        "",
+        "--b",
+        *html,
+        "--b",
+        "Content-Type: text/x-amp-html",
+        "",
+        "<html amp4email>AMP</html>",
+        "--b",
+        "Content-Type: text/calendar",
+        "",
+        "BEGIN:VCALENDAR\r\nSUMMARY:Meeting\r\nEND:VCALENDAR",
+        "--b--",
+    )
+    evidence = read(data)
+    assert "Please bring the CONTRACT." in evidence.text
+    assert "SUMMARY:Meeting" in evidence.text
+    assert "AMP" not in evidence.text
+    assert evidence.notes[0] == "Attachments: 1"
+
+
+def test_one_bad_byte_spoils_no_other_letter() -> None:
+    body = "Grüße aus München, 5 € — schön".encode() + b"\r\n--\xa0 list footer"
+    evidence = read(
+        raw("Content-Type: text/plain; charset=utf-8", "Content-Transfer-Encoding: 8bit", "", body)
+    )
+    assert "Grüße aus München, 5 € — schön" in evidence.text
+    assert "Bytes that are not UTF-8 were replaced: 1" in evidence.notes
+
+
+def test_attached_text_is_in_the_encoding_that_its_part_names() -> None:
+    table = "miasto;kwota\nŁódź;5".encode("cp1250")
+    data = raw(
+        'Content-Type: multipart/mixed; boundary="b"',
+        "",
+        "--b",
+        'Content-Type: text/csv; charset=windows-1250; name="a.csv"',
+        "",
+        table,
+        "--b--",
+    )
+    assert "Łódź;5" in read(data).text
+
+
+def test_a_mail_that_is_attached_in_base64_is_read() -> None:
+    inner = base64.encodebytes(mail("The inner text.", Subject="Inner").as_bytes(policy=SMTP))
+    data = raw(
+        'Content-Type: multipart/mixed; boundary="b"',
+        "",
+        "--b",
+        'Content-Type: message/rfc822; name="inner.eml"',
+        "Content-Transfer-Encoding: base64",
+        "",
+        inner,
+        "--b--",
+    )
+    text = read(data).text
+    assert "Subject: Inner" in text
+    assert "The inner text." in text
+
+
+def test_a_cut_character_in_a_header_is_no_reason_to_refuse_the_mail() -> None:
+    word = base64.b64encode("Grüße ü".encode()[:-1]).decode()
+    data = raw(f"To: =?utf-8?B?{word}?=", "", "The body.")
+    text = read(data).text
+    assert "To: Grüße \ufffd" in text
+    assert "The body." in text
+
+
+def test_backslashes_of_a_header_stay() -> None:
+    data = raw("To: =?utf-8?Q?R=C3=BCckfrage?= C:\\users\\x", "", "x")
+    assert "To: Rückfrage C:\\users\\x" in read(data).text

@@ -147,3 +147,19 @@ def test_a_long_file_in_another_encoding_is_refused_before_it_is_decoded() -> No
 def test_structured_text_is_not_parsed(name: str) -> None:
     text = '{"a": [1,\n <b>&amp;</b> # x\n- y, "z" '
     assert read_text(text.encode(), name, LIMITS).text == text
+
+
+@pytest.mark.parametrize("name", ["utf-16", "UTF-16LE", "utf-32"])
+def test_what_names_itself_in_ascii_is_not_in_sixteen_bits(name: str) -> None:
+    """As what .NET has written and an editor has saved in eight."""
+    for more in ("", " "):
+        text = f'<?xml version="1.0" encoding="{name}"?><n><a>Müller</a><b>Köln</b></n>{more}'
+        found = read_text(text.encode("cp1252"), "a.xml", Limits())
+        assert found.text == text
+
+
+def test_a_few_bad_bytes_among_many_good_ones_are_replaced() -> None:
+    text = "Grüße aus München, schöne Füße, über Österreich: àéîõü"
+    found = read_text(text.encode() + b"\xa0!", "a.txt", Limits())
+    assert found.text == text + "\ufffd!"
+    assert found.notes == ("Bytes that are not UTF-8 were replaced: 1",)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -16,10 +17,12 @@ import pandas
 import polars
 import pyarrow
 import pyarrow.dataset
+import pydantic
 import pytest
 from starlette.testclient import TestClient
 
 from jev import (
+    APIError,
     AsyncJev,
     AuthenticationError,
     Choice,
@@ -442,3 +445,106 @@ def test_a_batch_is_not_started_twice_when_the_answer_is_lost() -> None:
     with pytest.raises(ConnectionError):
         client.batches.create(b"{}")
     assert paths == ["/v1/files", "/v1/batches"]
+
+
+@pytest.mark.parametrize(
+    ("status", "content", "again"),
+    [
+        (504, {}, False),
+        (502, {}, False),
+        (408, {}, False),
+        (503, {"message": "upstream"}, False),
+        (503, {"detail": {"error_type": "storage_unavailable", "message": "m"}}, False),
+        (503, {"detail": {"error_type": "model_unavailable", "message": "loading"}}, True),
+        (429, {}, True),
+        (529, {}, True),
+    ],
+)
+def test_a_batch_is_started_again_only_where_it_was_not_taken_up(
+    status: int, content: dict[str, Any], again: bool
+) -> None:
+    """A gateway's answer says nothing about what the server behind it has begun."""
+    asked = 0
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        nonlocal asked
+        if request.url.path == "/v1/files":
+            file = {"id": "file-1", "name": "n", "bytes": 1, "kind": "text"}
+            return httpx.Response(200, json={"files": [file]})
+        asked += 1
+        return httpx.Response(status, json=content)
+
+    client = Jev(transport=httpx.MockTransport(answer), retry=RetryPolicy(max_retries=2, backoff=0))
+    with pytest.raises(APIError):
+        client.batches.create(b"{}")
+    assert asked == (3 if again else 1)
+
+
+def test_a_file_object_belongs_to_every_row() -> None:
+    """It can be read once only, so that is done once."""
+    sent: list[Any] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sent.append(json.loads(request.content)["files"])
+        return httpx.Response(200, json=ANSWER)
+
+    client = Jev(transport=httpx.MockTransport(answer))
+    found = client.batch(["a", "b", "c"], {"q": Noul("?")}, attachments=[io.BytesIO(b"hello")])
+    assert all(one.error is None for one in found)
+    assert [one["data"] for (one,) in sent] == ["aGVsbG8="] * 3
+    with pytest.raises(TypeError, match="attachments must be a list"):
+        client.batch(["a"], {"q": Noul("?")}, attachments="a.pdf")
+    assert len(sent) == 3
+
+
+@pytest.mark.anyio
+async def test_errors_of_the_program_are_no_groups() -> None:
+    """As with the client that blocks."""
+
+    def rows() -> Iterator[str]:
+        yield "a"
+        raise RuntimeError("the rows end here")
+
+    def told(done: int, total: int | None) -> None:
+        raise KeyError("progress")
+
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, json=ANSWER))
+    async with AsyncJev(transport=transport) as client:
+        with pytest.raises(RuntimeError, match="the rows end here"):
+            await client.batch(rows(), {"q": Noul("?")})
+        with pytest.raises(KeyError, match="progress"):
+            await client.batch(["a"], {"q": Noul("?")}, progress=told)
+        with pytest.raises(TypeError):
+            await client.batch(["a"], {"q": Noul("?")}, attachments=[3])  # type: ignore[list-item]
+
+
+def test_a_batch_that_ends_waits_for_no_retry() -> None:
+    """A wrong key, or Ctrl+C, ends it at once; what waits for a busy server sends nothing more."""
+    asked: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(json.loads(request.content)["state"])
+        if asked[-1] == "busy":
+            return httpx.Response(503, json={}, headers={"retry-after": "20"})
+        time.sleep(0.3)
+        return httpx.Response(401, json={"detail": {"error_type": "authentication_error", "message": "no"}})
+
+    began = time.monotonic()
+    with pytest.raises(AuthenticationError):
+        Jev(transport=httpx.MockTransport(answer)).batch(["busy", "no key"], {"q": Noul("?")}, concurrency=2)
+    assert time.monotonic() - began < 10
+    assert sorted(asked) == ["busy", "no key"]
+
+
+def test_a_row_that_a_class_refuses_is_that_rows_error(local: LocalJev, jev: Jev) -> None:
+    class Picky(pydantic.BaseModel):
+        new: Annotated[bool, "Is it new?"]
+
+        @pydantic.field_validator("new")
+        @classmethod
+        def _never(cls, value: bool) -> bool:
+            raise ValueError("not this one")
+
+    for client in (local, jev):
+        found = client.batch(["a", "b"], Picky)
+        assert [isinstance(one.error, ValueError) for one in found] == [True, True]

@@ -280,6 +280,23 @@ def test_only_choices_are_reordered(question: Question) -> None:
     assert len(orders(question, 32)) == 1
 
 
+@pytest.mark.parametrize("permutations", [2, 4])
+@pytest.mark.parametrize("count", [2, 3, 14])
+def test_a_question_made_of_options_names_them_in_their_order(
+    engine: Engine, permutations: int, count: int
+) -> None:
+    """So that reversed options are asked in the same ways."""
+    names = [f"option {number}" for number in range(count)]
+    branches = [
+        {unit.branch for unit in plan(engine, Choice(given), permutations=permutations).units}
+        for given in (names, names[::-1])
+    ]
+    assert branches[0] == branches[1]
+    assert len(branches[0]) == (2 if count == 2 else permutations)
+    first = engine.context.tokenizer.decode(plan(engine, Choice(["a", "b"])).units[0].branch)
+    assert "Which is it: a or b?" in first
+
+
 @pytest.mark.parametrize("permutations", [2, 4, 8])
 def test_reversed_options_are_answered_alike(engine: Engine, permutations: int) -> None:
     """With one read of each order; so far apart would a single order be."""

@@ -164,3 +164,17 @@ def test_score_of_no_or_too_many_levels(count: int, kind: str) -> None:
 )
 def test_values_of_the_wrong_kind(data: Any, loc: tuple[int | str, ...], kind: str) -> None:
     assert refusal(data) == (loc, kind)
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: Noul("Angry?", ture="shouts"), "ture"),
+        (lambda: Choice(["a", "b"], instruction="Which one?"), "instruction"),
+        (lambda: Score(["a", "b"], level=3), "level"),
+    ],
+)
+def test_a_misspelled_argument_is_a_type_error(make: Any, name: str) -> None:
+    """In JSON it is an unknown field, which a server warns about; in code nobody would be told."""
+    with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
+        make()

@@ -283,3 +283,27 @@ def test_concurrent_requests_answer_as_each_does_alone(tiny: Path, cached: bool)
         one, swapped, other = alone[form : form + len(PAIRS)]
         for answer in (swapped, other):
             assert max(abs(a - b) for a, b in zip(one, answer, strict=True)) > 1e-3
+
+
+@pytest.mark.parametrize("ref", ["A", "state", "label", "Question", "listed labels."])
+def test_an_asset_stands_in_no_word_of_the_services_own(real: Real, ref: str) -> None:
+    """Only the state, instructions and criteria are the caller's."""
+    question = {
+        "type": "choice",
+        "instructions": f"Is {ref} older?",
+        "criteria": {f"yes {ref}": None, "no": f"not {ref}"},
+    }
+    asset = {"type": "image", "format": "png", "data_base64": png("red")["data"]}
+    body = {
+        "state": f"the {ref} here",
+        "questions": {"q": question},
+        "samples": 1,
+        "instructions": f"By {ref}.",
+    }
+    response = real.client.post("/v1/systemone", json={**body, "assets": {ref: asset}})
+    assert response.status_code == 200, response.text
+    (unit,) = real.plans[-1].units
+    assert (len(unit.prefix_images), len(unit.branch_images)) == (2, 3)
+    text = real.engine.context.tokenizer.decode(unit.branch)
+    bare = re.sub(r"<\|image>(<\|image\|>)+<image\|>", "@", text)
+    assert bare.startswith("\n\nQuestion: Is @ older?\nA: yes @\nB: no (not @)\nAnswer with one label.")
