@@ -106,7 +106,7 @@ def _read(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
     if info.flag_bits & 1:
         raise Unreadable("It is protected by a password")
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise Unreadable("It is compressed in a way that Office files are not")
+        raise Unreadable("Its archive is damaged, or compressed in a way that Office files are not")
     try:
         content = archive.read(info)
     except EOFError as error:

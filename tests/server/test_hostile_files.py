@@ -102,6 +102,8 @@ def bounded() -> Iterator[None]:
                 status = Path(f"/proc/{process.pid}/status").read_text()
             except (psutil.NoSuchProcess, FileNotFoundError):
                 continue
+            if "VmHWM:" not in status:  # it has ended, and nobody has waited for it yet
+                continue
             times[process.pid] = time.user + time.system
             if process is not own:
                 peak = max(peak, int(status.partition("VmHWM:")[2].split()[0]) * 1024)
