@@ -146,11 +146,15 @@ class _Signals:
                 os.write(2, b"stopping after the rows in hand; once more stops at once\n")
 
         # Not the loop's own handlers: these would wait while a model is loaded or an output written.
-        before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        for number in before:
+            loop.add_signal_handler(number, lambda: None)  # has the system wake the loop
+            signal.signal(number, handle)
         try:
             yield
         finally:
             for number, handler in before.items():
+                loop.remove_signal_handler(number)
                 signal.signal(number, handler)
 
 

@@ -9,6 +9,7 @@ import select
 import signal
 import termios
 import tty
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -53,6 +54,9 @@ class Keys:
         self._before = termios.tcgetattr(self._fd)
         self._set()
         self._woken, self._wake = os.pipe()
+        os.set_blocking(self._wake, False)
+        # By the system's handler itself: Python's runs later, and a wait that has begun meanwhile goes on.
+        self._wakeup = signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         # Its size has changed, or a shell, which may have changed it too, gives it back.
         self._handlers = [(number, signal.signal(number, self._changed)) for number in _REDRAWN]
         self._handlers.append((signal.SIGTSTP, signal.signal(signal.SIGTSTP, self._stopped)))
@@ -61,6 +65,7 @@ class Keys:
     def __exit__(self, *_: object) -> None:
         for number, handler in self._handlers:
             signal.signal(number, handler)
+        signal.set_wakeup_fd(self._wakeup)
         os.close(self._woken)
         os.close(self._wake)
         self._show(_CLOSE)
@@ -146,7 +151,8 @@ class Keys:
     def _changed(self, number: int, frame: FrameType | None) -> Any:
         if number == signal.SIGCONT:
             self._set()
-        os.write(self._wake, b"!")
+        with suppress(BlockingIOError):
+            os.write(self._wake, b"!")
 
     def _stopped(self, number: int, frame: FrameType | None) -> Any:
         """Stop with the terminal as it was, and set it again when it goes on."""
