@@ -150,13 +150,10 @@ class Reads:
     def sort(self, *, take: bool = True) -> None:
         """Let go of what is not wanted and, with `take`, take up what waits; for the model's thread."""
         dropped = [job for job in self._running if job.stop]
-        if dropped:  # their part of the time must not be learned as that of others
-            kept, all_of_it = (
-                sum(job.plan.tokens for job in self._running if not (job.stop and without))
-                for without in (True, False)
-            )
-            self._unlearned_s *= kept / all_of_it if all_of_it else 0.0
         self._running = [job for job in self._running if not job.stop]
+        if dropped:  # their part of the time must not be learned as that of others
+            kept, gone = (sum(job.plan.tokens for job in jobs) for jobs in (self._running, dropped))
+            self._unlearned_s *= kept / max(kept + gone, 1)
         for job in dropped:
             job.settle(shutting_down())
         while take and self._queue:

@@ -25,8 +25,8 @@ from jev.server.batch_lines import (
     request_id,
     result_line,
 )
-from jev.server.batch_store import ERRORS, INPUT, LEDGER, OUTPUT, BatchStore, result_id, write_lines
-from jev.server.file_folder import storage
+from jev.server.batch_store import ERRORS, INPUT, LEDGER, LIVE, OUTPUT, BatchStore, result_id, write_lines
+from jev.server.file_folder import stored
 from jev.server.service import Service
 
 T = TypeVar("T")
@@ -55,12 +55,12 @@ def usage_of(read: int, written: int) -> BatchUsage:
 
 
 def _opened(path: Path) -> Ledger:
-    """The ledger; OSError where the disk is at fault and not what is in the file."""
+    """The ledger; sqlite3.OperationalError where the disk is at fault and not what is in the file."""
     try:
         return Ledger(path)
     except JobError as error:
-        if isinstance(error.__cause__, sqlite3.OperationalError):
-            raise OSError(str(error)) from None
+        if isinstance(cause := error.__cause__, sqlite3.OperationalError):
+            raise cause from None
         raise
 
 
@@ -119,12 +119,7 @@ class BatchJob:
 
     async def fail(self, issue: BatchIssue) -> None:
         """End the batch without results; ServerError 503 if the disk fails."""
-
-        def failed() -> Batch:
-            with storage():
-                return self._failed([issue])
-
-        await self._end(await asyncio.to_thread(failed))
+        await self._end(await asyncio.to_thread(stored, partial(self._failed, [issue])))
 
     async def _end(self, batch: Batch) -> None:
         """Show that the batch has ended, now that the disk knows and nothing is left to do."""
@@ -250,8 +245,7 @@ class BatchJob:
         if end is not None and not self._enter_unrun(ledger, end) and end == "expired":
             end = None  # its time is over, but it was done before
         # One that is cancelled says "cancelling" until it is over.
-        live = ("validating", "in_progress", "finalizing")
-        now = store.update(id, only=live, status="finalizing", finalizing_at=self._now())
+        now = store.update(id, only=LIVE, status="finalizing", finalizing_at=self._now())
         if now.status == "cancelling" and end != "cancelled":  # it came just now
             end = "cancelled"
             self._enter_unrun(ledger, end)
@@ -311,8 +305,4 @@ class BatchJob:
         return int(self._store.clock())
 
     async def _on_disk(self, work: Callable[[], T]) -> T:
-        def run() -> T:
-            with storage():
-                return work()
-
-        return await asyncio.get_running_loop().run_in_executor(self._disk, run)
+        return await asyncio.get_running_loop().run_in_executor(self._disk, stored, work)

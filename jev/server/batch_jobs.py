@@ -16,8 +16,8 @@ from jev.crash import crash_report
 from jev.errors import APIError, ModelUnavailableError, ServerError
 from jev.schemas.batches import Batch, BatchCreate, BatchIssue
 from jev.server.batch_job import BatchJob, counted
-from jev.server.batch_store import LEDGER, BatchStore
-from jev.server.file_folder import storage
+from jev.server.batch_store import LEDGER, LIVE, BatchStore
+from jev.server.file_folder import stored
 from jev.server.service import Service
 
 logger = logging.getLogger(__name__)
@@ -113,9 +113,8 @@ class BatchJobs:
         """Have a batch end soon; one that has ended stays as it is. KeyError if there is none."""
         store = self.kept
         now = int(store.clock())
-        live = ("validating", "in_progress", "finalizing")
-        changed = partial(store.update, id, only=live, status="cancelling", cancelling_at=now)
-        if store.get(id).status in live and (await _on_disk(changed)).status == "cancelling":
+        changed = partial(store.update, id, only=LIVE, status="cancelling", cancelling_at=now)
+        if store.get(id).status in LIVE and (await _on_disk(changed)).status == "cancelling":
             await self._run(id)  # if it runs already, that run notices
         return store.get(id)
 
@@ -203,8 +202,4 @@ class BatchJobs:
 
 
 async def _on_disk(work: Callable[[], T]) -> T:
-    def run() -> T:
-        with storage():
-            return work()
-
-    return await asyncio.to_thread(run)
+    return await asyncio.to_thread(stored, work)

@@ -43,6 +43,9 @@ LEDGER = "ledger.sqlite"
 OUTPUT = "output.jsonl"
 ERRORS = "errors.jsonl"
 
+LIVE = ("validating", "in_progress", "finalizing")
+"""Statuses of a batch that has not ended and that nobody has cancelled."""
+
 BLOCK = 2**16
 """Bytes of results that are sent together, about."""
 

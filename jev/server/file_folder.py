@@ -9,13 +9,16 @@ import os
 import re
 import sqlite3
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
 from jev.errors import ServerError
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 INDEX = "index.sqlite"
 BLOB = re.compile(r"file-[0-9a-f]{32}", re.ASCII)
@@ -43,6 +46,12 @@ def storage() -> Iterator[None]:
         logger.error("the disk fails: %s", error)
         message = "There is no space left on the server's disk" if full else "The server's disk fails"
         raise ServerError(message, status=503, error_type="storage_unavailable") from error
+
+
+def stored(work: Callable[[], T]) -> T:
+    """Do work on the disk; errors as in `storage`."""
+    with storage():
+        return work()
 
 
 def own_folder(directory: Path) -> Path:

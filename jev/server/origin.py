@@ -39,7 +39,9 @@ def stranger(scope: Scope, allowed: Collection[str]) -> str | None:
     given = headers.get("host", "")  # no browser leaves it out
     host = _name(f"//{given}")
     server = (scope.get("server") or ("", 0))[0]
-    if given and _is_loopback(server) and not (_is_here(host) or _is_address(host) or host in allowed):
+    # An address is no name, which could lead to another one next time.
+    known = _is_here(host) or _address(host) is not None or host in allowed
+    if given and _is_loopback(server) and not known:
         return f"This server is not known as {host[:100]!r}; its settings' allowed_hosts may say so"
     origin = headers.get("origin")
     if origin is None:
@@ -68,18 +70,15 @@ def _own_names() -> frozenset[str]:
     return frozenset({name, name.partition(".")[0]}) - {""}
 
 
-def _is_address(name: str) -> bool:
-    """Whether it is an IP address: that is no name, which could lead to another one next time."""
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
-
-
-def _is_loopback(name: str) -> bool:
+def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The IP address that it is; an IPv4 address in IPv6's form as itself."""
     try:
         address = ipaddress.ip_address(name)
     except ValueError:
-        return False
-    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+def _is_loopback(name: str) -> bool:
+    address = _address(name)
+    return address is not None and address.is_loopback

@@ -24,7 +24,7 @@ from jev.tune.job import Checked, Doing, Job, Needs, Tell, Work
 from jev.tune.keep import STATE
 from jev.tune.place import TEACHER, Place
 from jev.tune.recipe import TuneError
-from jev.tune.teacher import Lesson, lessons, parsed, spec_of
+from jev.tune.teacher import Lesson, lessons
 from jev.tune.trained import count, weight_bytes
 from jev.tune.trainer import Stopped
 from jev.unless import unless
@@ -118,13 +118,13 @@ def _lay_out(
 def _ask_teacher(
     job: Job, place: Place, rows: Sequence[LabelledRow], tell: Tell, stop: Callable[[], bool]
 ) -> list[Lesson]:
-    if job.teacher is None:
+    spec = job.teacher_spec
+    if spec is None:
         return [Lesson({})] * len(rows)
-    spec = spec_of(job.teacher)
-    keyed = job.teacher_key is not None and parsed(spec).remote
+    keyed = job.teacher_key is not None and spec.remote
     options = {"api_key": job.teacher_key} if keyed else {}
     try:
-        backend = open_backend(spec, job.teacher_settings or job.settings, **options)
+        backend = open_backend(spec.text, job.teacher_settings or job.settings, **options)
     except ValueError as error:
         raise TuneError(f"--teacher: {error}") from None
     place.hold()

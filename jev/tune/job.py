@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from jev.backends import BackendSpec
 from jev.backends.base import reading_of
 from jev.engine import Engine
 from jev.model import embedded
@@ -73,6 +74,11 @@ class Job:
         return self.settings.model or embedded.path()
 
     @property
+    def teacher_spec(self) -> BackendSpec | None:
+        """The teacher's spec, if there is a teacher; TuneError if it is none."""
+        return None if self.teacher is None else parsed(spec_of(self.teacher))
+
+    @property
     def options(self) -> dict[str, Any]:
         """Fields of every request that the model is asked with."""
         return {} if self.recipe.instructions is None else {"instructions": self.recipe.instructions}
@@ -133,13 +139,14 @@ def facts(job: Job, engine: Engine) -> dict[str, Any]:
     """What makes it this run and no other, in plain values."""
     held_out = digest(job.held_out) if isinstance(job.held_out, Path) else job.held_out
     questions = {name: one.model_dump(mode="json") for name, one in (job.questions or {}).items()}
+    teacher = job.teacher_spec
     return {
         **job.recipe.effective(),
         "data": digest(job.data),
         "limit": job.limit,
         "questions": questions or None,
         "held_out": held_out,
-        "teacher": None if job.teacher is None else parsed(spec_of(job.teacher)).shown,
+        "teacher": None if teacher is None else teacher.shown,
         "base": engine.fingerprint,
         "dtype": engine.precision or job.settings.dtype,
         "reading": reading_of(job.settings) | {"max_context": engine.max_context},

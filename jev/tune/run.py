@@ -30,7 +30,6 @@ from jev.tune.output import write_full
 from jev.tune.place import Place
 from jev.tune.recipe import TuneError
 from jev.tune.record import Record
-from jev.tune.teacher import parsed, spec_of
 from jev.tune.trained import FORWARD_ONLY, adapter_from, trainable
 from jev.tune.trainer import Stopped, Trainer
 
@@ -138,7 +137,7 @@ def _inputs(job: Job) -> list[Path]:
 
 def _read(job: Job) -> list[Path]:
     """Other files and folders that the run reads."""
-    spec = None if job.teacher is None else parsed(spec_of(job.teacher))
+    spec = job.teacher_spec
     teacher = None if spec is None or spec.remote else spec.target
     found = [job.base, job.settings.vision, None if teacher is None else Path(teacher), *job.reads]
     return [one for one in found if one is not None]
@@ -265,10 +264,11 @@ def _write(job: Job, engine: Engine, weights: Mapping[str, torch.Tensor]) -> Non
 
 
 def _told(job: Job, checked: Checked, work: Work) -> dict[str, Any]:
+    teacher = job.teacher_spec
     return {
         "file": job.data.name,
         "held_out_file": job.held_out.name if isinstance(job.held_out, Path) else None,
-        "teacher": None if job.teacher is None else parsed(spec_of(job.teacher)).shown,
+        "teacher": None if teacher is None else teacher.shown,
         "learned_rows": checked.learned,
         "held_out_rows": checked.held_out,
         "looked_at_rows": min(LOOK_ROWS, checked.held_out),

@@ -183,13 +183,15 @@ def test_a_last_line_of_somebody_else_is_refused_and_left_alone(tmp_path: Path, 
     assert out.read_bytes() == both
 
 
+THEIRS = json.dumps({"id": "x", "state": "theirs", "questions": {"q": NOUL}, "answers": {"q": "yes"}})
+
+
 def test_rows_that_somebody_appends_meanwhile_stay(tmp_path: Path) -> None:
     out, every = tmp_path / "out.jsonl", items(tmp_path, LINES, all_questions=True)
-    theirs = {"id": "x", "state": "theirs", "questions": {"q": NOUL}, "answers": {"q": "yes"}}
     with Store(out) as store:
         store.answer(every[0], 0)
         with out.open("a") as file:
-            file.write(json.dumps(theirs) + "\n")
+            file.write(THEIRS + "\n")
         store.answer(every[1], 0)  # the first row again, so the file is written anew
         store.undo()
         assert labels(out) == {("r1", "is"): "yes", ("x", "q"): "yes"}
@@ -204,11 +206,10 @@ def test_rows_that_somebody_appends_meanwhile_stay(tmp_path: Path) -> None:
 
 def test_a_line_without_its_end_that_somebody_appends_meanwhile_stays_a_line(tmp_path: Path) -> None:
     out, every = tmp_path / "out.jsonl", items(tmp_path, LINES, all_questions=True)
-    theirs = {"id": "x", "state": "theirs", "questions": {"q": NOUL}, "answers": {"q": "yes"}}
     with Store(out) as store:
         store.answer(every[0], 0)
         with out.open("a") as file:
-            file.write(json.dumps(theirs))
+            file.write(THEIRS)
         other = next(item for item in every if item.row.id != every[0].row.id)
         store.answer(other, 0)
         kept = labels(out)

@@ -60,12 +60,7 @@ def main() -> None:
     engine = Engine.load(given.model)
     blend(engine, given.states, given.part, given.mix, given.temperature)
     if given.out.suffix == ".pt":
-        last = len(engine.model.text.layers) - 1
-        weights = {
-            name: one.detach()
-            for name, one in engine.model.text.named_parameters()
-            if trained(name, FROZEN, last)
-        }
+        weights = _trained_of(engine)
         guides = torch.load(given.guides, mmap=True)["guides"] if given.guides else None
         torch.save({"text": weights, "mean": weights, "guides": guides}, given.out)
         return
